@@ -1,0 +1,146 @@
+"""What every command shares: `key=value` in, a config for `main`, an exit status out.
+
+Exit status: 0 the end was reached; 2 the input is wrong; 1 the end was not reached; 130 after
+Ctrl-C. `MINIGPT_DEBUG=1` shows the traceback of an error as well.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from minigpt.arguments import Arguments, check_single, read_arguments, read_value, sweep
+from minigpt.composition import compose_presets, keys_of_preset
+from minigpt.config import check
+from minigpt.errors import InputError, RunError
+from minigpt.help import help_text
+from minigpt.settings import set_value, settings
+
+Schema = TypeVar("Schema")
+#: A command: the config, and the dotted keys that this command line set; an exit status or None.
+Main = Callable[[Schema, frozenset[str]], int | None]
+
+REACHED, FAILED, WRONG_INPUT, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+
+
+def run(
+    main: Main[Schema], schema: type[Schema], config_name: str, argv: list[str] | None = None
+) -> int:
+    """Compose the config that a command line asks for, call `main` with it; the exit status.
+
+    `config_name` is a file of `conf/`; `argv` is the command line without the command itself.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    return _with_status(lambda: _run(main, schema, config_name, argv))
+
+
+def _run(main: Main[Schema], schema: type[Schema], config_name: str, argv: list[str]) -> int | None:
+    if "-h" in argv or "--help" in argv:
+        sys.stdout.write(help_text(schema, config_name))
+        return REACHED
+    arguments = read_arguments(argv, schema, config_name)
+    if arguments.multirun:
+        return _run_sweep(main, schema, config_name, arguments)
+    return main(*_compose(arguments, schema, config_name))
+
+
+def compose(
+    schema: type[Schema], config_name: str, argv: list[str]
+) -> tuple[Schema, frozenset[str]]:
+    """The config that a command line asks for, and the dotted keys that it names.
+
+    A preset (`model=small`) names every setting that its file gives a value. Raises `InputError`.
+    """
+    return _compose(read_arguments(argv, schema, config_name), schema, config_name)
+
+
+def _compose(
+    arguments: Arguments, schema: type[Schema], config_name: str
+) -> tuple[Schema, frozenset[str]]:
+    check_single(arguments, schema, config_name)
+    config = compose_presets(schema, config_name, arguments.choices)
+    known = {setting.key: setting for setting in settings(schema)}
+    named = {key for choice in arguments.choices.items() for key in keys_of_preset(*choice)}
+    named |= arguments.values.keys() | arguments.texts.keys()
+    for key, text in arguments.values.items():
+        set_value(config, key, read_value(known[key], text))
+    for key, texts in arguments.texts.items():
+        set_value(config, key, texts if known[key].repeatable else texts[-1])
+    if "experiment" in arguments.choices:
+        set_value(config, "experiment", arguments.choices["experiment"])
+        named.add("experiment")
+    check(config)
+    return config, frozenset(named)
+
+
+def _run_sweep(
+    main: Main[Schema], schema: type[Schema], config_name: str, arguments: Arguments
+) -> int:
+    """Run every combination, one after another in this process; the worst status.
+
+    All are composed before the first starts. Each has a run folder of its own, and `sys.argv`
+    says what it is told, since processes that a job starts are started from there.
+    """
+    if "run_dir" not in {setting.key for setting in settings(schema)}:
+        raise InputError("-m: sweeps are for train.py")
+    jobs = sweep(arguments)
+    if run_dir := arguments.texts.get("run_dir", [""])[-1]:
+        for number, (job, _) in enumerate(jobs):
+            job.texts["run_dir"] = [str(Path(run_dir) / str(number))]
+    composed = [_compose(job, schema, config_name) for job, _ in jobs]
+    command, worst = sys.argv, REACHED
+    try:
+        for number, ((job, label), (config, named)) in enumerate(zip(jobs, composed, strict=True)):
+            _say(f"job {number + 1} of {len(jobs)}: {label}")
+            sys.argv = [command[0], *job.items()]
+            status = _with_status(lambda c=config, n=named: main(c, n))
+            worst = max(worst, status)
+            if status in (INTERRUPTED, TERMINATED):
+                break
+    finally:
+        sys.argv = command
+    return worst
+
+
+def _with_status(work: Callable[[], int | None]) -> int:
+    """Do the work; its status, with one line on stderr if it did not reach its end."""
+    try:
+        status = work()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        _say("stopped")
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001  the last place that can turn it into a line
+        if isinstance(error, BrokenPipeError) and _reader_has_gone():
+            return REACHED
+        if os.environ.get("MINIGPT_DEBUG") == "1":
+            traceback.print_exc()
+        _say(f"error: {_explained(error)}")
+        return WRONG_INPUT if isinstance(error, InputError) else FAILED
+    return status or REACHED
+
+
+def _explained(error: Exception) -> str:
+    if isinstance(error, InputError | RunError):
+        return str(error)
+    line = f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError | MemoryError):  # the machine's, not the program's
+        return line
+    return f"a fault of the program: {line} (MINIGPT_DEBUG=1 shows where)"
+
+
+def _say(message: str) -> None:
+    sys.stderr.write(" ".join(message.splitlines()) + "\n")
+    sys.stderr.flush()
+
+
+def _reader_has_gone() -> bool:
+    """Whether standard output is a closed pipe (`| head -1`); if so, later output is dropped."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False

@@ -1,0 +1,322 @@
+"""Every setting of the program: its type, default, meaning, unit and range.
+
+The dataclasses are Hydra's schema, so a setting that is not written here cannot be set. They own
+no behaviour: `check` holds values against their ranges, `plain` and `from_plain` turn them into
+what a file can hold and back, and `minigpt.defaults` fills the ones that depend on size or device.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from minigpt.errors import InputError
+from minigpt.settings import check_ranges, flat, nearest, set_value, setting, settings
+
+_Schema = TypeVar("_Schema")
+
+
+@dataclass(kw_only=True, slots=True)
+class ModelConfig:
+    """The Transformer's shape, by the GPT family's names."""
+
+    n_layer: int = setting(4, "Transformer blocks", low=1)
+    n_head: int = setting(4, "attention heads in a block; must divide n_embd", low=1)
+    n_embd: int = setting(128, "width of the residual stream", low=1)
+    block_size: int = setting(128, "context in tokens", low=1)
+    dropout: float = setting(0.0, "share of activations dropped in training", low=0.0, high=0.99)
+    bias: bool = setting(True, "biases in linear layers and norms")
+    position: str = setting("learned", "positional table", choices=("learned", "sinusoidal"))
+    norm_order: str = setting(
+        "pre", "norm before each sublayer (pre) or after its residual sum (post)",
+        choices=("pre", "post"),
+    )  # fmt: skip
+    activation: str = setting(
+        "gelu", "nonlinearity of the MLP; gelu is the tanh form", choices=("gelu", "relu")
+    )
+
+
+@dataclass(kw_only=True, slots=True)
+class DataConfig:
+    """Where documents come from and how they become batches."""
+
+    corpus: str = setting(
+        "stories", "source of documents; chosen by data=…",
+        choices=("stories", "stdlib", "text", "jsonl"),
+    )  # fmt: skip
+    path: list[str] = setting(
+        [], "file, folder or glob of data=text or data=jsonl; may be repeated",
+        form=(r".+", "not empty"), free_text=True,
+    )  # fmt: skip
+    field: str = setting("text", "the field of a JSON line that holds its document", free_text=True)
+    encoding: str = setting("utf-8", "character encoding of the user's files")
+    document: str = setting(
+        "file",
+        "what one document of a text file is: file, line, or a text that separates documents",
+        free_text=True,
+    )
+    max_documents: int | None = setting(
+        None, "use only the first so many documents; of stories: how many to tell", low=1
+    )
+    val_fraction: float = setting(
+        0.1, "share of the documents held out for validation", above=0.0, high=0.9
+    )
+    val_path: list[str] = setting(
+        [], "files held out for validation instead of val_fraction; may be repeated",
+        form=(r".+", "not empty"), free_text=True,
+    )  # fmt: skip
+    batch_size: int | None = setting(
+        None, "rows per optimizer step, over all processes and micro-batches", low=1
+    )
+    layout: str = setting(
+        "packed",
+        "rows: windows over one stream, or one document each",
+        choices=("packed", "padded"),
+    )
+    document_mask: bool = setting(
+        False, "packed rows: keep attention inside a document and restart its positions"
+    )
+    num_workers: int = setting(0, "processes that read batches ahead; 0 reads in place", low=0)
+    cache_dir: str = setting(
+        "", "where prepared corpora are kept; data/cache/ of the project if empty", free_text=True
+    )
+
+
+@dataclass(kw_only=True, slots=True)
+class TokenizerConfig:
+    """How text becomes tokens."""
+
+    kind: str = setting(
+        "bpe", "byte-level BPE, characters or bytes; chosen by tokenizer=…",
+        choices=("bpe", "char", "bytes"),
+    )  # fmt: skip
+    vocab_size: int | None = setting(
+        None, "tokens of a BPE vocabulary to aim for, 256 bytes and the end token included", low=257
+    )
+
+
+@dataclass(kw_only=True, slots=True)
+class OptimConfig:
+    """AdamW and its learning rate over optimizer steps."""
+
+    lr: float | None = setting(None, "peak learning rate", above=0.0)
+    weight_decay: float = setting(0.1, "decay of the linear layers' matrices", low=0.0)
+    beta1: float = setting(0.9, "AdamW's momentum", low=0.0, high=0.9999)
+    beta2: float = setting(0.95, "AdamW's memory of squared gradients", low=0.0, high=0.99999)
+    schedule: str = setting(
+        "cosine", "learning rate after warm-up; wsd holds it, then falls over the last fifth",
+        choices=("cosine", "linear", "wsd", "constant"),
+    )  # fmt: skip
+    warmup_steps: int | None = setting(None, "steps of linear warm-up", low=0)
+    decay_steps: int | None = setting(
+        None, "step at which the schedule reaches its floor; trainer.max_steps if null", low=1
+    )
+    min_lr_ratio: float = setting(0.1, "the floor, as a share of lr", low=0.0, high=1.0)
+    grad_clip: float = setting(1.0, "largest norm of the gradient; 0 leaves it alone", low=0.0)
+
+
+@dataclass(kw_only=True, slots=True)
+class SavingConfig:
+    """When checkpoints are written, besides the end of the run."""
+
+    every_n_steps: int | None = setting(
+        None, "steps between checkpoints; with each validation if null", low=1
+    )
+    every_minutes: float | None = setting(None, "minutes between checkpoints, besides", above=0.0)
+    keep: int = setting(0, "numbered checkpoints to keep beside best and last", low=0)
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainerConfig:
+    """Lightning's Trainer arguments, by Lightning's names; a step is an optimizer step."""
+
+    max_steps: int | None = setting(None, "optimizer steps of the run", low=1)
+    accelerator: str = setting(
+        "auto", "kind of device", choices=("auto", "cpu", "gpu", "cuda", "mps")
+    )
+    devices: str = setting(
+        "1", "how many devices, or auto for all of them",
+        form=(r"auto|[1-9][0-9]*", "auto or at least 1"),
+    )  # fmt: skip
+    num_nodes: int = setting(1, "machines that train together", low=1)
+    strategy: str = setting("auto", "how processes share the work", choices=("auto", "ddp"))
+    precision: str | None = setting(
+        None, "arithmetic of the forward and backward pass",
+        choices=("32-true", "bf16-mixed", "16-mixed", "64-true"),
+    )  # fmt: skip
+    accumulate_grad_batches: int = setting(
+        1, "micro-batches a process divides its share of a step into", low=1
+    )
+    val_check_interval: int | None = setting(None, "steps between validations", low=1)
+    limit_val_batches: int | None = setting(
+        None, "batches of a validation during training; all if null", low=1
+    )
+    log_every_n_steps: int = setting(10, "steps between lines of metrics.csv", low=1)
+    max_time: str | None = setting(
+        None, "wall time after which to stop",
+        form=(r"[0-9]+:[0-9]{1,2}:[0-9]{1,2}:[0-9]{1,2}", "of the form DD:HH:MM:SS"),
+    )  # fmt: skip
+    deterministic: bool = setting(False, "refuse operations whose result may vary between runs")
+    benchmark: bool | None = setting(None, "let cuDNN try its algorithms first")
+    detect_anomaly: bool = setting(False, "name the operation that made a NaN gradient; slow")
+    profiler: str | None = setting(
+        None, "Lightning's profiler", choices=("simple", "advanced", "pytorch")
+    )
+    enable_progress_bar: bool = setting(True, "show progress")
+
+
+@dataclass(kw_only=True, slots=True)
+class LoggerConfig:
+    """The tracker beside metrics.csv."""
+
+    kind: str = setting(
+        "csv", "tracker; chosen by logger=…", choices=("csv", "wandb", "tensorboard")
+    )
+    project: str = setting("minigpt", "W&B project", free_text=True)
+    name: str = setting("", "name of the run at W&B; the run folder's if empty", free_text=True)
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainConfig:
+    """Everything `train.py` can be told."""
+
+    seed: int = setting(1337, "fixes weights, data order and dropout", low=0, high=2**32 - 1)
+    run_dir: str = setting("", "the run's folder; a new one under runs/ if empty", free_text=True)
+    resume: str = setting(
+        "", "auto, a run folder or a checkpoint file to go on from", free_text=True
+    )
+    init_from: str = setting(
+        "", "a run folder or checkpoint whose model and tokenizer to start from", free_text=True
+    )
+    compile: bool = setting(False, "compile the model; slow to start, then faster")
+    sample_every_n_steps: int | None = setting(
+        None, "steps between samples in samples.txt; with each validation if null", low=1
+    )
+    overfit: bool = setting(
+        False, "train on one fixed batch until its loss is near zero (experiment=overfit)"
+    )
+    experiment: str | None = setting(None, "a preset of several settings, from conf/experiment/")
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    saving: SavingConfig = field(default_factory=SavingConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    logger: LoggerConfig = field(default_factory=LoggerConfig)
+
+
+@dataclass(kw_only=True, slots=True)
+class GenerateConfig:
+    """Everything `generate.py` can be told."""
+
+    checkpoint: str = setting(
+        "", "a run folder or checkpoint file; the newest run if empty", free_text=True
+    )
+    prompt: list[str] = setting([], "text to go on from; may be repeated", free_text=True)
+    prompt_file: str = setting(
+        "", "file with one prompt a line; - is standard input", free_text=True
+    )
+    start_of_document: bool | None = setting(
+        None,
+        "put the document's opening token before a prompt; if null, as the model was trained: "
+        "true where its corpus had several documents (an empty prompt always gets it)",
+    )
+    echo: bool = setting(True, "show the prompt before its continuation")
+    max_new_tokens: int = setting(256, "most tokens to generate", low=0)
+    temperature: float = setting(
+        1.0, "divides the logits; 0 takes the best token", low=0.0, high=1e4
+    )
+    top_k: int | None = setting(None, "sample among the k best tokens; all if null", low=1)
+    top_p: float | None = setting(
+        None, "sample among the fewest best tokens whose probability reaches p", above=0.0, high=1.0
+    )
+    seed: int | None = setting(
+        None, "fixes the samples; a new one each time if null", low=0, high=2**32 - 1
+    )
+    num_samples: int = setting(1, "samples for each prompt", low=1)
+    stream: bool = setting(True, "show text as it is generated")
+    format: str = setting(
+        "text", "of the output; json is a line a sample", choices=("text", "json")
+    )
+    output: str = setting("", "file for the output; standard output if empty", free_text=True)
+    use_cache: bool = setting(True, "keep keys and values; false recomputes every step")
+    context_stride: int | None = setting(
+        None, "tokens dropped at a time past the context; a quarter of it if null", low=1
+    )
+    device: str = setting("auto", "where to run", choices=("auto", "cpu", "cuda", "mps"))
+    dtype: str = setting(
+        "auto", "arithmetic; auto is float32 on a CPU and bfloat16 on a GPU that has it",
+        choices=("auto", "float32", "float64", "bfloat16", "float16"),
+    )  # fmt: skip
+    batch_size: int = setting(32, "most samples generated side by side", low=1)
+
+
+#: Lightning's Trainer arguments that would break a promise of this program, and what to use.
+REFUSED_TRAINER_ARGUMENTS = {
+    "barebones": "it switches off what the run's record is made of",
+    "callbacks": "callbacks are code; the run's own are in minigpt/training/callbacks.py",
+    "check_val_every_n_epoch": "training has no epochs; use trainer.val_check_interval (steps)",
+    "default_root_dir": "use run_dir",
+    "enable_autolog_hparams": "the whole config is recorded in config.yaml",
+    "enable_checkpointing": "every run can be resumed; use saving.every_n_steps",
+    "enable_model_summary": "the plan before the first step shows the model's size",
+    "fast_dev_run": "use trainer.max_steps=1",
+    "gradient_clip_algorithm": "the norm is clipped; use optim.grad_clip",
+    "gradient_clip_val": "use optim.grad_clip",
+    "inference_mode": "validation never records gradients",
+    "limit_predict_batches": "use generate.py",
+    "limit_test_batches": "use trainer.limit_val_batches",
+    "limit_train_batches": "use trainer.max_steps",
+    "logger": "use logger=csv, wandb or tensorboard",
+    "max_epochs": "training order is one endless sequence; use trainer.max_steps",
+    "min_epochs": "training order is one endless sequence; use trainer.max_steps",
+    "min_steps": "use trainer.max_steps",
+    "model_registry": "checkpoints stay in the run folder",
+    "num_sanity_val_steps": "the first validation is a real one; use trainer.val_check_interval",
+    "overfit_batches": "use experiment=overfit",
+    "plugins": "plugins are code; precision and devices have settings of their own",
+    "reload_dataloaders_every_n_epochs": "training order is one endless sequence",
+    "sync_batchnorm": "the model has no batch norm",
+    "use_distributed_sampler": "the data order is already divided over processes",
+}
+
+
+def check(config: Any) -> None:
+    """Hold every value against its type and range, and those together that depend on each other.
+
+    Raises `InputError` that names the key, the value and what would be right.
+    """
+    check_ranges(config)
+    model = config if isinstance(config, ModelConfig) else getattr(config, "model", None)
+    if isinstance(model, ModelConfig) and model.n_embd % model.n_head:
+        prefix = "" if model is config else "model."
+        raise InputError(
+            f"{prefix}n_embd={model.n_embd}: must be a multiple of {prefix}n_head={model.n_head}"
+        )
+    data = getattr(config, "data", None)
+    if isinstance(data, DataConfig) and data.corpus in ("stories", "stdlib"):
+        for name, paths in (("path", data.path), ("val_path", data.val_path)):
+            if paths:
+                raise InputError(
+                    f"data.{name}={paths[0]}: data={data.corpus} reads no file of yours;"
+                    " add data=text or data=jsonl"
+                )
+
+
+def plain(config: Any) -> dict[str, Any]:
+    """The settings as nested dictionaries of plain values, for YAML and for a checkpoint."""
+    return dataclasses.asdict(config)
+
+
+def from_plain(schema: type[_Schema], values: dict[str, Any]) -> _Schema:
+    """The settings that `plain` wrote; those it lacks take their defaults.
+
+    Raises `InputError` for a setting that does not exist or has the wrong type or range.
+    """
+    config = schema()
+    known = {setting.key for setting in settings(schema)}
+    for key, value in flat(values).items():
+        if key not in known:
+            raise InputError(f"unknown setting {key}; the nearest is {nearest(key, schema)}")
+        set_value(config, key, value)
+    check(config)
+    return config

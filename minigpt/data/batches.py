@@ -1,0 +1,228 @@
+"""The stored stream to rows of tensors, and the order in which rows are trained on.
+
+A row is a span of the stream: where it starts and how many targets it has. A row of n targets
+reads tokens start … start + n - 1 and predicts start + 1 … start + n. What lies beyond a row's n
+in its batch is padding, known by length and never by an id.
+
+Shapes: B rows, T positions of the longest row.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from minigpt.data.token_store import TokenStore
+from minigpt.errors import InputError
+
+#: The target of a padded position, which no loss counts.
+IGNORED = -100
+
+#: Keeps the draw of the data order apart from other draws by the same seed.
+_ORDER_DRAW = 0xDA7A
+
+Rows: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Batch:
+    """One micro-batch.
+
+    `inputs` and `targets` (B, T) int64; targets are `IGNORED` beyond a row's length. `real`
+    (B, T) bool, True within a row's length; None where every row is full. With the document mask
+    `documents` (B, T) int64 numbers the documents within each row and `positions` (B, T) int64
+    restarts at each of them; both are None without it. `n_targets` counts the targets of this
+    micro-batch, `step_targets` those of its whole optimizer step over all micro-batches and ranks.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    real: Tensor | None
+    documents: Tensor | None
+    positions: Tensor | None
+    n_targets: int
+    step_targets: int
+
+    def to(self, device: str | torch.device, *, non_blocking: bool = False) -> "Batch":
+        """The same batch with its tensors on another device."""
+        return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> "Batch":
+        """The same batch in page-locked memory, from which copies to a GPU can overlap."""
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        tensors = {
+            part.name: change(value)
+            for part in fields(self)
+            if isinstance(value := getattr(self, part.name), Tensor)
+        }
+        return replace(self, **tensors)
+
+
+def spans(store: TokenStore, block_size: int, layout: str) -> Rows:
+    """The rows of a stream: (n, 2) int64, start in the stream and number of targets.
+
+    `packed`: a row every `block_size` tokens; the last may be shorter. `padded`: each document
+    from its opening end token to its closing one; a longer one becomes several rows. Rows that
+    follow each other share one token, so each token but the stream's first is a target once.
+    """
+    if layout == "packed":
+        starts = np.arange(0, len(store.tokens) - 1, block_size, dtype=np.int64)
+        return np.stack([starts, np.minimum(block_size, len(store.tokens) - 1 - starts)], axis=1)
+    if layout != "padded":
+        raise InputError(f"data.layout={layout}: choose one of packed, padded")
+    lengths = np.diff(store.starts)
+    n_rows = -(-lengths // block_size)
+    document = np.repeat(np.arange(len(lengths)), n_rows)
+    first_row = (np.cumsum(n_rows) - n_rows)[document]
+    read = (np.arange(len(document)) - first_row) * block_size
+    starts = store.starts[document] + read
+    return np.stack([starts, np.minimum(block_size, lengths[document] - read)], axis=1)
+
+
+def n_long_documents(store: TokenStore, block_size: int) -> int:
+    """How many documents the padded layout cuts into several rows."""
+    return int((np.diff(store.starts) > block_size).sum())
+
+
+def make_batch(
+    store: TokenStore, rows: Rows, *, document_mask: bool = False, step_targets: int | None = None
+) -> Batch:
+    """The batch of rows (B, 2), padded to its longest; `ValueError` if one has no target."""
+    starts, lengths = rows[:, :1], rows[:, 1:]
+    if not lengths.size or lengths.min() < 1:
+        raise ValueError("a batch needs rows, and each of them a target")
+    width = int(lengths.max())
+    steps = np.arange(width + 1)
+    # what is read beyond a row's length is overwritten below; the clip stays inside the stream
+    block = store.tokens[np.minimum(starts + steps, len(store.tokens) - 1)].astype(np.int64)
+    inputs, targets = block[:, :-1].copy(), block[:, 1:].copy()
+    real = None
+    if lengths.min() < width:
+        real = steps[:-1] < lengths
+        inputs[~real] = 0
+        targets[~real] = IGNORED
+    documents = positions = None
+    if document_mask:
+        boundaries = inputs == store.end_id
+        documents = np.cumsum(boundaries, axis=1)
+        opened = np.maximum.accumulate(np.where(boundaries, steps[:-1], 0), axis=1)
+        positions = steps[:-1] - opened
+    n_targets = int(lengths.sum())
+    return Batch(
+        inputs=torch.from_numpy(inputs),
+        targets=torch.from_numpy(targets),
+        real=None if real is None else torch.from_numpy(real),
+        documents=None if documents is None else torch.from_numpy(documents),
+        positions=None if positions is None else torch.from_numpy(positions),
+        n_targets=n_targets,
+        step_targets=n_targets if step_targets is None else step_targets,
+    )
+
+
+@lru_cache(maxsize=2)
+def _permutation(seed: int, epoch: int, n_rows: int) -> Rows:
+    """One epoch's order. The last two are kept, as a step may straddle epochs."""
+    return np.random.default_rng([_ORDER_DRAW, seed, epoch]).permutation(n_rows)
+
+
+def row_indices(seed: int, first: int, count: int, n_rows: int) -> Rows:
+    """Places first … first + count - 1 of the endless training order, as row numbers.
+
+    Place g is the row at g % n_rows of the permutation of epoch g // n_rows: a pure function of
+    the seed and the place, which knows nothing of batches, steps or processes.
+    """
+    if n_rows < 1:
+        raise ValueError("there are no rows to order")
+    parts: list[Rows] = []
+    end = first + count
+    while first < end:
+        epoch, place = divmod(first, n_rows)
+        part = _permutation(seed, epoch, n_rows)[place : place + end - first]
+        parts.append(part)
+        first += len(part)
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+
+class TrainingBatches(Dataset[Batch]):
+    """This process's micro-batches by number, from 0 without end: a map-style data set.
+
+    Optimizer step s takes `batch_size` rows of the endless order; they are dealt out in order
+    over (micro-step, rank), so that neither changes which rows a step trains on.
+    """
+
+    def __init__(
+        self,
+        store: TokenStore,
+        *,
+        block_size: int,
+        layout: str,
+        batch_size: int,
+        seed: int,
+        accumulate: int = 1,
+        rank: int = 0,
+        world_size: int = 1,
+        document_mask: bool = False,
+    ) -> None:
+        """Fix what the batches depend on; `InputError` if the rows cannot be dealt out evenly."""
+        if batch_size % (accumulate * world_size):
+            raise InputError(
+                f"data.batch_size={batch_size} rows a step cannot be divided by"
+                f" trainer.accumulate_grad_batches={accumulate} times {world_size} devices;"
+                f" a multiple of {accumulate * world_size} is needed"
+            )
+        self.store = store
+        self.rows = spans(store, block_size, layout)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.accumulate = accumulate
+        self.rank = rank
+        self.world_size = world_size
+        self.document_mask = document_mask
+
+    def step_rows(self, step: int) -> Rows:
+        """The rows (batch_size, 2) of an optimizer step, over all micro-steps and ranks."""
+        first = step * self.batch_size
+        return self.rows[row_indices(self.seed, first, self.batch_size, len(self.rows))]
+
+    def __getitem__(self, micro_index: int) -> Batch:
+        """Micro-batch number `micro_index` of this rank."""
+        step, micro_step = divmod(micro_index, self.accumulate)
+        rows = self.step_rows(step)
+        share = self.batch_size // (self.accumulate * self.world_size)
+        first = (micro_step * self.world_size + self.rank) * share
+        return make_batch(
+            self.store,
+            rows[first : first + share],
+            document_mask=self.document_mask,
+            step_targets=int(rows[:, 1].sum()),
+        )
+
+
+def validation_batches(
+    store: TokenStore,
+    *,
+    block_size: int,
+    layout: str,
+    batch_size: int,
+    document_mask: bool = False,
+    rank: int = 0,
+    world_size: int = 1,
+    limit: int | None = None,
+) -> Iterator[Batch]:
+    """The rows of a stream once, in order; `limit` counts batches over all ranks.
+
+    Every `world_size`-th batch is this rank's. A rank may get one batch fewer than another, or
+    none: which batches there are does not depend on how many processes read them.
+    """
+    rows = spans(store, block_size, layout)
+    firsts = range(0, len(rows), batch_size)[:limit]
+    for first in firsts[rank::world_size]:
+        yield make_batch(store, rows[first : first + batch_size], document_mask=document_mask)

@@ -1,0 +1,114 @@
+"""The settings that depend on the model's size or on the device, filled in one place.
+
+`fill` runs once, after composition and before anything slow; what it chose is shown in the plan
+and saved with the config, and a resume uses the saved values.
+"""
+
+import dataclasses
+
+from minigpt.config import TrainConfig
+from minigpt.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Device:
+    """What training runs on: `kind` is cpu, cuda or mps; `fast_bf16` whether it has bfloat16."""
+
+    kind: str
+    name: str
+    count: int
+    fast_bf16: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Preset:
+    """Defaults for models up to a width."""
+
+    below_width: float
+    vocab_size: int
+    batch_size: int
+    max_steps: int
+    batch_size_cpu: int
+    max_steps_cpu: int
+
+
+_PRESETS = (
+    _Preset(256, 1024, 64, 4000, 32, 2200),
+    _Preset(768, 4096, 64, 4000, 16, 1500),
+    _Preset(float("inf"), 50257, 32, 100_000, 8, 2000),
+)
+
+
+def find_device(accelerator: str) -> Device:
+    """The device that `trainer.accelerator` means on this machine.
+
+    Raises `InputError` if it asks for one that is not there.
+    """
+    import torch
+
+    if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
+        fast_bf16 = torch.cuda.get_device_capability()[0] >= 8
+        count = torch.cuda.device_count()
+        return Device("cuda", torch.cuda.get_device_name(), count, fast_bf16)
+    if accelerator in ("auto", "gpu", "mps") and torch.backends.mps.is_available():
+        return Device("mps", "Apple GPU", 1, fast_bf16=False)
+    if accelerator in ("auto", "cpu"):
+        # float32 is a CPU's fast type unless it has matrix units, which torch does not tell of
+        return Device("cpu", f"CPU, {torch.get_num_threads()} threads", 1, fast_bf16=False)
+    raise InputError(f"trainer.accelerator={accelerator}: this machine has none; use cpu or auto")
+
+
+def fill(config: TrainConfig, device: Device) -> TrainConfig:
+    """A copy of `config` with no null left that depends on size or device.
+
+    The learning rate falls with the width, as the spread of a layer's output for a given change
+    of its weights grows with it (Yang et al. 2022, "Tensor Programs V"). Raises `InputError` for
+    a precision or a number of processes that cannot be had.
+    """
+    on_cpu = device.kind == "cpu"
+    preset = next(p for p in _PRESETS if config.model.n_embd < p.below_width)
+    max_steps = config.trainer.max_steps or (preset.max_steps_cpu if on_cpu else preset.max_steps)
+    decay_steps = config.optim.decay_steps or max_steps
+    warmup = config.optim.warmup_steps
+    return dataclasses.replace(
+        config,
+        data=dataclasses.replace(
+            config.data,
+            batch_size=config.data.batch_size
+            or (preset.batch_size_cpu if on_cpu else preset.batch_size),
+        ),
+        tokenizer=dataclasses.replace(
+            config.tokenizer, vocab_size=config.tokenizer.vocab_size or preset.vocab_size
+        ),
+        optim=dataclasses.replace(
+            config.optim,
+            lr=config.optim.lr or min(4e-3, 0.5 / config.model.n_embd),
+            decay_steps=decay_steps,
+            warmup_steps=min(500, decay_steps // 20) if warmup is None else warmup,
+        ),
+        trainer=dataclasses.replace(
+            config.trainer,
+            max_steps=max_steps,
+            precision=_precision(config.trainer.precision, device),
+            val_check_interval=config.trainer.val_check_interval or max(1, max_steps // 10),
+        ),
+    )
+
+
+def _precision(asked: str | None, device: Device) -> str:
+    if asked is None:
+        if device.kind == "cuda":
+            return "bf16-mixed" if device.fast_bf16 else "16-mixed"
+        return "32-true"
+    if asked == "16-mixed" and device.kind != "cuda":
+        raise InputError(
+            f"trainer.precision=16-mixed: needs a CUDA GPU, this is {device.name}; use 32-true"
+        )
+    if asked == "bf16-mixed" and device.kind != "cpu" and not device.fast_bf16:
+        raise InputError(
+            f"trainer.precision=bf16-mixed: {device.name} has no bfloat16; use 32-true"
+            + (" or 16-mixed" if device.kind == "cuda" else "")
+        )
+    if asked == "64-true" and device.kind == "mps":
+        raise InputError("trainer.precision=64-true: an Apple GPU has no float64; use 32-true")
+    return asked

@@ -1,0 +1,1 @@
+"""From a loaded model to text: sampling, decoding, whole characters."""

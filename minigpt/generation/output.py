@@ -1,0 +1,60 @@
+"""How results are shown: text or a line of JSON each, on standard output or in a file."""
+
+import io
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from minigpt.errors import InputError, RunError
+
+#: Characters that JSON leaves as they are and that some readers take for the end of a line.
+_LINE_ENDS = {ord(character): f"\\u{ord(character):04x}" for character in "\x85\u2028\u2029"}
+
+
+def prepare_standard_output() -> None:
+    """Write UTF-8 as files do; a terminal of another encoding gets ? for what it cannot show."""
+    if not isinstance(sys.stdout, io.TextIOWrapper):
+        return
+    if sys.stdout.isatty():
+        sys.stdout.reconfigure(errors="replace")
+    else:
+        sys.stdout.reconfigure(encoding="utf-8")
+
+
+def json_line(values: dict[str, Any]) -> str:
+    """One JSON object as one line, by any reader's notion of a line."""
+    return json.dumps(values, ensure_ascii=False).translate(_LINE_ENDS) + "\n"
+
+
+def check_output(output: str) -> None:
+    """See before the work that the output file can be written; "" is standard output."""
+    path = Path(output)
+    if not output:
+        return
+    if path.is_dir():
+        raise InputError(f"output={output}: is a folder; name a file")
+    if not path.parent.is_dir():
+        raise InputError(f"output={output}: the folder {path.parent} does not exist")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InputError(f"output={output}: cannot be written to")
+
+
+def write_output(output: str, text: str) -> None:
+    """Write to standard output, or a file whole or not at all (a device or pipe as it comes)."""
+    if not output:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    path = Path(os.path.realpath(output))  # a link stays, what it points at is written
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(text.encode())
+            return
+        temporary.write_bytes(text.encode())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RunError(f"cannot write {output}: {error.strerror}") from error

@@ -1,0 +1,40 @@
+"""Where a model runs and in which arithmetic, when that is left open."""
+
+import torch
+
+from minigpt.errors import InputError
+
+
+def find_device(asked: str) -> torch.device:
+    """The device that a setting names; "auto" is a GPU if there is one.
+
+    Raises `InputError` if this machine has none of the kind.
+    """
+    available = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if asked == "auto":
+        return torch.device(next(kind for kind in available if available[kind]))
+    if not available[asked]:
+        raise InputError(f"device={asked}: this machine has none; use device=auto")
+    return torch.device(asked)
+
+
+def find_dtype(asked: str, device: torch.device) -> torch.dtype:
+    """The arithmetic that a setting names; "auto" is bfloat16 on a GPU made for it, else float32.
+
+    Raises `InputError` if the device does not have it.
+    """
+    if asked == "auto":
+        fast = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8
+        return torch.bfloat16 if fast else torch.float32
+    if asked == "float64" and device.type == "mps":
+        raise InputError("dtype=float64: an Apple GPU has none; use device=cpu")
+    return {
+        "float32": torch.float32,
+        "float64": torch.float64,
+        "bfloat16": torch.bfloat16,
+        "float16": torch.float16,
+    }[asked]

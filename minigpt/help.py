@@ -1,0 +1,52 @@
+"""The text of `--help`: every preset and every setting, with meaning, range and default."""
+
+import textwrap
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+from minigpt.composition import compose_presets, groups, presets
+from minigpt.settings import Setting, range_text, settings, shown, value_of
+
+WIDTH = 100
+INDENT = 28
+
+
+def help_text(schema: type[Any], config_name: str) -> str:
+    """What a command takes, in ASCII; defaults are those of the composed config."""
+    return "\n".join(_lines(schema, config_name)).replace("…", "...") + "\n"
+
+
+def _lines(schema: type[Any], config_name: str) -> Iterator[str]:
+    doc = (schema.__doc__ or "").strip()
+    yield f"python {config_name}.py [key=value ...]"
+    yield ""
+    yield doc
+    chosen = groups(config_name)
+    if chosen:
+        yield ""
+        yield "Presets, chosen by group=name:"
+        for group, default in chosen.items():
+            names = [f"{name} (default)" if name == default else name for name in presets(group)]
+            yield _entry(f"{group}=", ", ".join(names))
+        yield ""
+        yield "-m runs every combination of values given as lists: -m optim.lr=1e-3,3e-3"
+    config = compose_presets(schema, config_name, {})
+    listed = (setting for setting in settings(schema) if setting.key not in chosen)
+    for group, members in groupby(listed, key=lambda setting: setting.key.rpartition(".")[0]):
+        yield ""
+        yield f"Settings of {group}:" if group else "Settings:"
+        for setting in members:
+            yield _entry(f"{setting.key}={shown(value_of(config, setting.key))}", _about(setting))
+
+
+def _entry(head: str, body: str) -> str:
+    indent = " " * INDENT
+    text = textwrap.fill(body, WIDTH, initial_indent=indent, subsequent_indent=indent)
+    if len(head) + 4 <= INDENT:
+        return f"  {head}".ljust(INDENT) + text[INDENT:]
+    return f"  {head}\n{text}"
+
+
+def _about(setting: Setting) -> str:
+    return f"{setting.meaning} [{range_text(setting)}]"

@@ -1,0 +1,165 @@
+"""Scaled dot-product attention, from the mask to the module.
+
+Shapes: B batch, T query positions, S key positions, H heads, D head width, C = H * D.
+
+One mask convention: boolean, True = "may be read". PyTorch's `scaled_dot_product_attention` reads
+masks the same way, so nothing is turned here. The T queries are the *last* T of the S positions
+(query t sits at key S - T + t), which is what a KV cache makes of them.
+
+There are two ways to the same numbers: `readable_attention` writes the formula out and returns its
+weights, `fast_attention` is PyTorch's fused kernel.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
+from torch import Tensor, nn
+
+from minigpt.config import ModelConfig
+from minigpt.model.kv_cache import KVCache
+
+
+def attention_mask(
+    T: int,
+    S: int,
+    *,
+    real: Tensor | None = None,
+    documents: Tensor | None = None,
+    device: torch.device | None = None,
+) -> Tensor | None:
+    """Which keys each query may read: earlier ones that are real and of its own document.
+
+    A query may always read its own position. So a padded query has something to read, no row of
+    the mask is empty, and no softmax is over nothing.
+
+    Args:
+        T: number of queries, the last T of the S positions.
+        S: number of keys.
+        real: (B, S) bool, False for padding.
+        documents: (B, S) integer, equal inside a document.
+        device: where the mask is wanted.
+
+    Returns:
+        (B, 1, T, S) bool; (T, S) where no row of the batch differs; None where it would be plain
+        causality with T = S or one query that reads every key, for which kernels need no mask.
+    """
+    if T > S:
+        raise ValueError(f"{T} queries are more than the {S} keys they are the last of")
+    if real is None and documents is None and T in (1, S):
+        return None
+    keys = torch.arange(S, device=device)
+    queries = keys[S - T :, None]
+    mask = keys <= queries
+    if documents is not None:
+        mask = mask & (documents[:, S - T :, None] == documents[:, None, :])
+    if real is not None:
+        mask = mask & real[:, None, :]
+    mask = mask | (keys == queries)
+    return mask if mask.dim() == 2 else mask[:, None]
+
+
+def readable_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """softmax(q kᵀ / √D) v (Vaswani et al. 2017, eq. 1), and its weights before dropout.
+
+    Args:
+        q: (B, H, T, D).
+        k: (B, H, S, D).
+        v: (B, H, S, D).
+        mask: bool, broadcast to (B, H, T, S); True may be read; a query must have a key to read.
+        causal: instead of a mask: queries are the last T positions and read no later ones.
+        dropout: share of weights to drop.
+
+    Returns:
+        Output (B, H, T, D) and weights (B, H, T, S).
+    """
+    mask = _checked_mask(q, k, v, mask, causal=causal)
+    scores = q / math.sqrt(q.size(-1)) @ k.mT  # q first: q kᵀ itself could leave float16's range
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    weights = scores.softmax(-1)
+    return F.dropout(weights, dropout) @ v, weights
+
+
+def fast_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
+    """`readable_attention`'s output, (B, H, T, D), from PyTorch's fused kernel."""
+    if causal and mask is None and q.size(-2) == k.size(-2) == v.size(-2):
+        # is_causal is aligned to the top left: only where T = S does it mean what ours means.
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+    mask = _checked_mask(q, k, v, mask, causal=causal)
+    return F.scaled_dot_product_attention(q, k, v, mask, dropout_p=dropout)
+
+
+def _checked_mask(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool
+) -> Tensor | None:
+    """The mask to apply to scores (.., T, S); ValueError where the arguments do not belong."""
+    T, S = q.size(-2), k.size(-2)
+    if v.size(-2) != S:
+        raise ValueError(f"{v.size(-2)} values for {S} keys: each key needs its one value")
+    if mask is not None:
+        if causal:
+            raise ValueError("a mask and causal=True together: put causality into the mask")
+        return mask
+    if not causal:
+        return None
+    return torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)
+
+
+class CausalSelfAttention(nn.Module):
+    """Multi-head attention of a sequence to itself, with one projection for q, k and v."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        if config.n_embd % config.n_head:
+            raise ValueError(f"n_embd={config.n_embd} is not a multiple of n_head={config.n_head}")
+        self.layer = layer
+        self.n_head = config.n_head
+        self.dropout = config.dropout
+        self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
+        self.output = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        cache: KVCache | None = None,
+        attention: list[Tensor] | None = None,
+    ) -> Tensor:
+        """(B, T, C) to (B, T, C).
+
+        `mask` comes from `attention_mask`; None means causal. With a `cache` the keys are all it
+        holds, these T included. A list given as `attention` gets the weights, (B, H, T, S): asking
+        for them is what chooses the readable path.
+        """
+        B, T, C = x.shape
+        q, k, v = (
+            part.view(B, T, self.n_head, -1).transpose(1, 2)  # (B, H, T, D)
+            for part in self.qkv(x).split(C, dim=-1)
+        )
+        if cache is not None:
+            k, v = cache.append(self.layer, k, v)
+        causal = mask is None
+        dropout = self.dropout if self.training else 0.0
+        if attention is None:
+            y = fast_attention(q, k, v, mask, causal=causal, dropout=dropout)
+        else:
+            y, weights = readable_attention(q, k, v, mask, causal=causal, dropout=dropout)
+            attention.append(weights)
+        return self.output(y.transpose(1, 2).reshape(B, T, C))

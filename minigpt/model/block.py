@@ -1,0 +1,55 @@
+"""One Transformer block: attention lets positions talk, the MLP thinks about each by itself."""
+
+import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
+from torch import Tensor, nn
+
+from minigpt.config import ModelConfig
+from minigpt.model.attention import CausalSelfAttention
+from minigpt.model.kv_cache import KVCache
+
+
+class MLP(nn.Module):
+    """Two linear maps, four times as wide between them, and a nonlinearity; position by position."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.activation = config.activation
+        self.up = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
+        self.down = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) to (B, T, C)."""
+        x = self.up(x)
+        x = F.gelu(x, approximate="tanh") if self.activation == "gelu" else F.relu(x)
+        return self.down(x)
+
+
+class Block(nn.Module):
+    """Attention and MLP, each a residual branch with a norm.
+
+    `pre`, as in GPT-2: x + F(norm(x)), which leaves the residual stream itself untouched. `post`,
+    as in the first Transformer and GPT: norm(x + F(x)).
+    """
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.pre = config.norm_order == "pre"
+        self.norm_1 = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.attention = CausalSelfAttention(config, layer)
+        self.norm_2 = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.mlp = MLP(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        cache: KVCache | None = None,
+        attention: list[Tensor] | None = None,
+    ) -> Tensor:
+        """(B, T, C) to (B, T, C); the other arguments are `CausalSelfAttention`'s."""
+        if self.pre:
+            x = x + self.dropout(self.attention(self.norm_1(x), mask, cache, attention))
+            return x + self.dropout(self.mlp(self.norm_2(x)))
+        x = self.norm_1(x + self.dropout(self.attention(x, mask, cache, attention)))
+        return self.norm_2(x + self.dropout(self.mlp(x)))

@@ -1,0 +1,117 @@
+"""The decoder-only Transformer (Radford et al. 2019): embed, L blocks, norm, and the tied head.
+
+Shapes: B batch, T positions read now, S all positions with the cached ones, C = n_embd, V tokens.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
+from torch import Tensor, nn
+
+from minigpt.config import ModelConfig
+from minigpt.model.attention import attention_mask
+from minigpt.model.block import Block
+from minigpt.model.kv_cache import KVCache
+from minigpt.model.positions import position_table
+
+
+class GPT(nn.Module):
+    """Token ids to the logits of the token that follows each.
+
+    The head has no weight of its own: it is the embedding read the other way, one parameter.
+    """
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.config = config
+        self.vocab_size = vocab_size
+        self.embedding = nn.Embedding(vocab_size, config.n_embd)
+        self.position = position_table(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
+        # A post-norm block ends in its norm already.
+        pre = config.norm_order == "pre"
+        self.norm = nn.LayerNorm(config.n_embd, bias=config.bias) if pre else nn.Identity()
+        self._initialise()
+
+    def _initialise(self) -> None:
+        """GPT-2's: N(0, 0.02²), biases 0; what adds to the residual stream is scaled for depth."""
+        residual = 0.02 / math.sqrt(2 * self.config.n_layer)
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                adds = name.endswith((".attention.output", ".mlp.down"))
+                nn.init.normal_(module.weight, std=residual if adds else 0.02)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        positions: Tensor | None = None,
+        real: Tensor | None = None,
+        documents: Tensor | None = None,
+        cache: KVCache | None = None,
+        attention: list[Tensor] | None = None,
+        last_only: bool = False,
+    ) -> Tensor:
+        """Logits (B, T, V) of tokens (B, T), or (B, 1, V) of the last position alone.
+
+        The other arguments are those of `hidden`.
+        """
+        hidden = self.hidden(
+            tokens,
+            positions=positions,
+            real=real,
+            documents=documents,
+            cache=cache,
+            attention=attention,
+        )
+        return self.logits(hidden[:, -1:] if last_only else hidden)
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        *,
+        positions: Tensor | None = None,
+        real: Tensor | None = None,
+        documents: Tensor | None = None,
+        cache: KVCache | None = None,
+        attention: list[Tensor] | None = None,
+    ) -> Tensor:
+        """The residual stream after the last norm, (B, T, C).
+
+        Args:
+            tokens: (B, T) int64.
+            positions: (T,) or (B, T) int64 below block_size; those after the cache by default.
+            real: (B, S) bool, False for padding, which no other position reads.
+            documents: (B, S) integer; attention stays where it is equal.
+            cache: what was read before; these T positions are added to it.
+            attention: a list that gets the weights of each block, (B, H, T, S).
+
+        Raises:
+            ValueError: S is beyond block_size or the cache's capacity.
+        """
+        past, T = 0 if cache is None else cache.length, tokens.size(1)
+        S = past + T
+        if S > self.config.block_size:
+            raise ValueError(f"{S} positions are beyond block_size={self.config.block_size}")
+        if positions is None:
+            positions = torch.arange(past, S, device=tokens.device)
+        mask = attention_mask(T, S, real=real, documents=documents, device=tokens.device)
+        x = self.dropout(self.embedding(tokens) + self.position(positions))
+        for block in self.blocks:
+            x = block(x, mask, cache, attention)
+        if cache is not None:
+            cache.advance(T)
+        return self.norm(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(…, C) to (…, V), through the embedding's own weight."""
+        return F.linear(hidden, self.embedding.weight)
+
+    def parameter_count(self, embeddings: bool = True) -> int:
+        """Trainable numbers, the shared one once; without the token and position tables if asked."""
+        tables = [m for m in self.modules() if isinstance(m, nn.Embedding) and not embeddings]
+        return sum(p.numel() for p in self.parameters()) - sum(t.weight.numel() for t in tables)

@@ -1,0 +1,73 @@
+"""The keys and values of positions already read, so that decoding reads each token once.
+
+One object serves one batch of sequences. Every layer writes its part with `append`; the model, not
+the last layer, moves `length` on with `advance`, once per forward pass. It is for decoding under
+`torch.no_grad` or `torch.inference_mode`: writing in place is not differentiable.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from minigpt.model.gpt import GPT
+
+
+class KVCache:
+    """Room for `capacity` positions of every layer, allocated once.
+
+    `length` is a Python integer, the same for every row: rows of different lengths are padded on
+    the left.
+    """
+
+    def __init__(
+        self,
+        n_layer: int,
+        batch_size: int,
+        n_head: int,
+        capacity: int,
+        head_width: int,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        shape = (n_layer, batch_size, n_head, capacity, head_width)
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        self.capacity = capacity
+        self.length = 0
+
+    @classmethod
+    def for_model(cls, model: "GPT", batch_size: int, capacity: int | None = None) -> "KVCache":
+        """An empty cache of a model's shape, dtype and device; it holds a context by default."""
+        config, weight = model.config, model.embedding.weight
+        return cls(
+            config.n_layer,
+            batch_size,
+            config.n_head,
+            config.block_size if capacity is None else capacity,
+            config.n_embd // config.n_head,
+            dtype=weight.dtype,
+            device=weight.device,
+        )
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Write a layer's new keys and values, (B, H, T, D); return views of all S, (B, H, S, D).
+
+        Raises:
+            ValueError: there is no room for T more positions.
+        """
+        end = self.length + k.size(2)
+        if end > self.capacity:
+            raise ValueError(
+                f"a cache of {self.capacity} positions that holds {self.length}"
+                f" has no room for {k.size(2)} more"
+            )
+        self.keys[layer, :, :, self.length : end] = k
+        self.values[layer, :, :, self.length : end] = v
+        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
+
+    def advance(self, T: int) -> None:
+        """Count T positions as read, once every layer has appended them."""
+        self.length += T

@@ -1,0 +1,116 @@
+"""Where a run's files are, and how a run or a checkpoint is found again.
+
+A run folder holds `config.yaml`, `metrics.csv`, `summary.json`, `loss.png`, `samples.txt` and
+`checkpoints/`. `runs/latest`, in the folder the command was started in, points at the newest run
+that has a checkpoint.
+"""
+
+import datetime
+import os
+from pathlib import Path
+
+from minigpt.errors import InputError
+
+RUNS = Path("runs")
+LATEST = RUNS / "latest"
+BEST = Path("checkpoints", "best.ckpt")
+LAST = Path("checkpoints", "last.ckpt")
+
+_HOW_TO_MAKE_ONE = "train one with: python train.py"
+
+
+def check_run_dir(run_dir: str) -> None:
+    """Raise `InputError` if a new run cannot have the folder `run_dir`; makes nothing."""
+    folder = Path(run_dir)
+    if any((folder / name).is_file() for name in (BEST, LAST)):
+        raise InputError(
+            f"run_dir={run_dir}: holds a checkpoint already; go on with resume={run_dir},"
+            " or name another folder"
+        )
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not existing.is_dir():
+        raise InputError(f"run_dir={run_dir}: {existing} is not a folder")
+    if not os.access(existing, os.W_OK):
+        raise InputError(f"run_dir={run_dir}: {existing} cannot be written to")
+
+
+def create_run_folder(run_dir: str) -> Path:
+    """Make the folder of a new run: `run_dir`, or one named by the time under `runs/`.
+
+    Raises `InputError` if it cannot be made.
+    """
+    if not run_dir:
+        return _create_by_time()
+    folder = Path(run_dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"run_dir={run_dir}: cannot be made: {error.strerror}") from error
+    return folder
+
+
+def _create_by_time() -> Path:
+    stamp = datetime.datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
+    for number in range(1, 1000):
+        folder = RUNS / (stamp if number == 1 else f"{stamp}_{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise InputError(f"{RUNS}: cannot be written to: {error.strerror}") from error
+        return folder
+    raise InputError(f"{RUNS}: a thousand runs started in this second; name one with run_dir=")
+
+
+def point_latest_at(folder: Path) -> None:
+    """Let `runs/latest` mean this run: a symbolic link, or its path as text where there are none.
+
+    The link is relative where the run lies under `runs/`, so that the folder can be moved.
+    """
+    RUNS.mkdir(exist_ok=True)
+    runs, target = RUNS.resolve(), folder.resolve()
+    text = str(target.relative_to(runs)) if target.is_relative_to(runs) else str(target)
+    temporary = LATEST.with_name(f".latest.{os.getpid()}.part")
+    temporary.unlink(missing_ok=True)
+    try:
+        temporary.symlink_to(text)
+    except (OSError, NotImplementedError):
+        temporary.write_text(text, encoding="utf-8")
+    temporary.replace(LATEST)
+
+
+def latest_run() -> Path | None:
+    """The newest run that has a checkpoint, or None; a target that is gone counts as none."""
+    folder = LATEST
+    if LATEST.is_file():  # written as text
+        folder = RUNS / LATEST.read_text(encoding="utf-8").strip()
+    return folder.resolve() if folder.is_dir() else None
+
+
+def find_checkpoint(place: str, *, for_resuming: bool = False) -> Path:
+    """The checkpoint file that `place` means.
+
+    `place` is a file, or a run folder: its best checkpoint for use, its last for resuming;
+    empty means the newest run. Raises `InputError` where there is none.
+    """
+    folder: Path | None = Path(place) if place else latest_run()
+    if folder is None:
+        raise InputError(f"no run found under {RUNS}{os.sep}; {_HOW_TO_MAKE_ONE}")
+    if LATEST == folder:
+        folder = latest_run() or folder
+    if folder.is_file():
+        return folder
+    if not folder.exists():
+        raise InputError(f"{place or folder}: no such run folder or checkpoint; {_HOW_TO_MAKE_ONE}")
+    for name in (LAST, BEST) if for_resuming else (BEST, LAST):
+        for candidate in (folder / name, folder / name.name):
+            if candidate.is_file():
+                return candidate
+    raise InputError(f"{place or folder}: no checkpoint in this folder; {_HOW_TO_MAKE_ONE}")
+
+
+def run_folder_of(checkpoint: Path) -> Path | None:
+    """The run folder a checkpoint file lies in, or None if it stands by itself."""
+    parent = checkpoint.resolve().parent
+    return parent.parent if parent.name == LAST.parent.name else None

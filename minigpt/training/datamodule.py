@@ -1,0 +1,120 @@
+"""Batches for Lightning: the endless training order, entered at the step the run has reached."""
+
+import itertools
+from collections.abc import Iterable
+
+import lightning as L  # noqa: N812  (Lightning's own name for it)
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from minigpt.config import TrainConfig
+from minigpt.data.batches import Batch, TrainingBatches, make_batch, spans, validation_batches
+from minigpt.data.overfit import OverfitRows, choose_overfit_rows
+from minigpt.data.token_store import PreparedData
+from minigpt.training.plan import DataFacts
+
+
+class CorpusBatches(L.LightningDataModule):
+    """The micro-batches of a run by their number, and the validation part in order.
+
+    Which rows a micro-batch holds is a pure function of its number, so a resumed run only has to
+    start counting at its step. `overfit` holds the rows of the one batch of `overfit=true`, which
+    is then trained on at every step and validated on; it is None otherwise.
+    """
+
+    def __init__(self, data: PreparedData, config: TrainConfig):
+        super().__init__()
+        self.data = data
+        self.config = config
+        self.overfit: OverfitRows | None = None
+        if config.overfit:
+            self.overfit = choose_overfit_rows(data.train, config.model.block_size)
+
+    def training_batches(self, rank: int = 0, world_size: int = 1) -> Dataset[Batch]:
+        """One process's micro-batches, from 0 without end."""
+        if self.overfit is not None:
+            return OneBatch(make_batch(self.data.train, self.overfit.rows))
+        assert self.config.data.batch_size is not None
+        return TrainingBatches(  # pyright: ignore[reportReturnType]  (map-style by its methods)
+            self.data.train,
+            block_size=self.config.model.block_size,
+            layout=self.config.data.layout,
+            batch_size=self.config.data.batch_size,
+            seed=self.config.seed,
+            accumulate=self.config.trainer.accumulate_grad_batches,
+            rank=rank,
+            world_size=world_size,
+            document_mask=self.config.data.document_mask,
+        )
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """An endless loader; it has no length, so Lightning counts no epochs."""
+        assert self.trainer is not None
+        first = self.trainer.global_step * self.trainer.accumulate_grad_batches
+        return DataLoader(
+            self.training_batches(self.trainer.global_rank, self.trainer.world_size),
+            sampler=itertools.count(first),
+            batch_size=None,
+            num_workers=self.config.data.num_workers,
+        )
+
+    def transfer_batch_to_device(
+        self, batch: Batch, device: torch.device, dataloader_idx: int
+    ) -> Batch:
+        """Move a batch's tensors."""
+        del dataloader_idx
+        return batch.to(device)
+
+    def validation(
+        self, limit: int | None = None, rank: int = 0, world_size: int = 1
+    ) -> Iterable[Batch]:
+        """One process's validation batches; `limit` counts batches over all processes.
+
+        Stories are scored whole, from their start, whatever the layout of the training rows: only
+        then is their floor that of the same predictions.
+        """
+        if self.overfit is not None:
+            return [make_batch(self.data.train, self.overfit.rows)]
+        assert self.config.data.batch_size is not None
+        return validation_batches(
+            self.data.validation,
+            block_size=self.config.model.block_size,
+            layout="padded" if self.data.corpus.log_probability else self.config.data.layout,
+            batch_size=2 * self.config.data.batch_size // self.config.trainer.accumulate_grad_batches
+            or 1,
+            document_mask=self.config.data.document_mask,
+            rank=rank,
+            world_size=world_size,
+            limit=limit,
+        )
+
+
+    def facts(self) -> DataFacts:
+        """What the plan says of the data; a step's tokens are an average."""
+        train, config = self.data.train, self.config
+        rows = spans(train, config.model.block_size, config.data.layout)
+        per_row = float(rows[:, 1].mean())
+        assert config.data.batch_size is not None
+        batch_size, tokens = config.data.batch_size, round(config.data.batch_size * per_row)
+        if self.overfit is not None:
+            batch_size, tokens = len(self.overfit.rows), int(self.overfit.rows[:, 1].sum())
+        return DataFacts(
+            description=f"{self.data.corpus.summary()}; {config.data.layout} rows",
+            train_tokens=train.n_targets,
+            validation_tokens=self.data.validation.n_targets,
+            rows_per_step=batch_size,
+            tokens_per_step=tokens,
+            row_length=int(rows[:, 1].max()),
+        )
+
+
+class OneBatch(Dataset[Batch]):
+    """The same batch, whatever its number."""
+
+    def __init__(self, batch: Batch):
+        self.batch = batch
+
+    def __getitem__(self, index: int) -> Batch:
+        """The batch."""
+        del index
+        return self.batch

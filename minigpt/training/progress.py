@@ -1,0 +1,71 @@
+"""What training shows while it runs: a bar on a terminal, a plain line now and then elsewhere."""
+
+import sys
+import time
+
+from tqdm import tqdm
+
+#: Seconds between plain lines where there is no terminal.
+PLAIN_INTERVAL = 15.0
+
+
+class Progress:
+    """Shows step, loss, rate and time left on standard error; other lines go around the bar."""
+
+    def __init__(self, *, first_step: int, max_steps: int, shown: bool):
+        self.max_steps = max_steps
+        self.shown = shown
+        self._bar: tqdm[None] | None = None
+        if shown and sys.stderr.isatty():
+            self._bar = tqdm(
+                total=max_steps,
+                initial=first_step,
+                desc="training",
+                unit="step",
+                dynamic_ncols=True,
+                bar_format="{desc} {n_fmt}/{total_fmt} |{bar}| {postfix}",
+            )
+        self._started = self._last_shown = time.monotonic()
+        self._first_step = first_step
+
+    def due(self) -> bool:
+        """Whether it is time to show something: looking at the loss may wait for the device."""
+        interval = PLAIN_INTERVAL if self._bar is None else 0.2
+        return self.shown and time.monotonic() - self._last_shown >= interval
+
+    def step(self, step: int, *, loss: float, tokens_per_second: float) -> None:
+        """Show where the run is."""
+        self._last_shown = time.monotonic()
+        elapsed = self._last_shown - self._started
+        done = step - self._first_step
+        left = clock(elapsed / done * (self.max_steps - step)) if done else "?"
+        text = f"loss {loss:.4f}, {tokens_per_second:,.0f} tokens/s, {left} left"
+        if self._bar is None:
+            self.line(f"step {step}/{self.max_steps}: {text}")
+        else:
+            self._bar.set_postfix_str(text, refresh=False)
+            self._bar.n = step
+            self._bar.refresh()
+
+    def line(self, text: str) -> None:
+        """Print a line of its own."""
+        if not self.shown:
+            return
+        if self._bar is None:
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+        else:
+            tqdm.write(text, file=sys.stderr)
+
+    def close(self) -> None:
+        """Leave the bar as it stands."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+def clock(seconds: float) -> str:
+    """Seconds as 0:07, 12:34 or 1:02:03."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

@@ -1,0 +1,137 @@
+"""Where a run starts: afresh, or from a checkpoint, with the settings that then hold."""
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from minigpt.checkpoint import RECORD, LoadedModel, load_model, read_checkpoint
+from minigpt.config import TrainConfig, from_plain, plain
+from minigpt.errors import InputError
+from minigpt.run_folder import (
+    LAST,
+    check_run_dir,
+    find_checkpoint,
+    latest_run,
+    run_folder_of,
+)
+
+#: What a resumed run may be told anew. The rest (the model, the tokenizer, the data and their
+#: order, the seed) makes it the run it is.
+MAY_CHANGE = (
+    "optim.",
+    "saving.",
+    "trainer.",
+    "logger.",
+    "compile",
+    "data.num_workers",
+    "data.cache_dir",
+    "sample_every_n_steps",
+)
+#: Where the run is and what to do with it; no part of what it is.
+_OF_THE_COMMAND = ("run_dir", "resume", "init_from")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Start:
+    """The settings a run has and, if it goes on, its folder, checkpoint, and what was changed."""
+
+    config: TrainConfig
+    folder: Path | None = None
+    checkpoint: Path | None = None
+    record: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    changes: tuple[str, ...] = ()
+
+    def is_finished(self, config: TrainConfig) -> bool:
+        """Whether the checkpoint is at the last step already."""
+        assert config.trainer.max_steps is not None
+        return self.checkpoint is not None and self.record["step"] >= config.trainer.max_steps
+
+
+def find_start(config: TrainConfig, named: Iterable[str]) -> Start:
+    """Decide where a run starts; makes nothing.
+
+    A resumed run's settings are those in its checkpoint; of `config` only the keys in `named`
+    count, and each that differs must be one that may change. Raises `InputError` otherwise, where
+    an explicit `resume` has no checkpoint, or where a new run's folder is taken.
+    """
+    checkpoint = _checkpoint_to_resume(config)
+    if checkpoint is None:
+        check_run_dir(config.run_dir)
+        return Start(config)
+    record = read_checkpoint(checkpoint)[RECORD]
+    resumed, changes = merge(record["config"], config, named)
+    folder = run_folder_of(checkpoint)
+    if config.run_dir and folder != Path(config.run_dir).resolve():
+        check_run_dir(config.run_dir)
+        folder = None
+    return Start(resumed, folder, checkpoint, record, tuple(changes))
+
+
+def _checkpoint_to_resume(config: TrainConfig) -> Path | None:
+    if not config.resume:
+        return None
+    if config.resume != "auto":
+        return find_checkpoint(config.resume, for_resuming=True)
+    folder = Path(config.run_dir) if config.run_dir else latest_run()
+    if folder is None or not any((folder / LAST.parent).glob("*.ckpt")):
+        return None
+    return find_checkpoint(str(folder), for_resuming=True)
+
+
+def merge(
+    saved: dict[str, Any], config: TrainConfig, named: Iterable[str]
+) -> tuple[TrainConfig, list[str]]:
+    """The saved settings with what the command line names put over them, and what changed.
+
+    Raises `InputError` for a change that would make it another run.
+    """
+    old = _flat(plain(from_plain(TrainConfig, saved)))
+    asked = _flat(plain(config))
+    merged, changes = dict(old), list[str]()
+    for key in named:
+        if key in _OF_THE_COMMAND or asked[key] is None or asked[key] == old[key]:
+            continue
+        if not key.startswith(MAY_CHANGE):
+            raise InputError(
+                f"{key}={asked[key]}: a resumed run keeps {key}={old[key]};"
+                " start a new run to change it"
+            )
+        merged[key] = asked[key]
+        changes.append(f"{key}: {old[key]} -> {asked[key]}")
+    for key in _OF_THE_COMMAND:
+        merged[key] = asked[key]
+    return from_plain(TrainConfig, _nested(merged)), changes
+
+
+def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _nested(flat: dict[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for key, value in flat.items():
+        *groups, name = key.split(".")
+        place = nested
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[name] = value
+    return nested
+
+
+def load_origin(start: Start) -> LoadedModel | None:
+    """The model and tokenizer that a run starts from: its own, those of `init_from`, or None.
+
+    A resumed run gets its weights again from Lightning, with the optimizer's state.
+    """
+    if start.checkpoint is not None:
+        return load_model(start.checkpoint)
+    if start.config.init_from:
+        return load_model(find_checkpoint(start.config.init_from))
+    return None

@@ -1,0 +1,56 @@
+"""Text from a model in training, to look at and to judge."""
+
+from collections.abc import Callable
+
+from minigpt.data.tokenizer import Tokenizer
+from minigpt.generation.decode import Decoding, generate
+from minigpt.model.gpt import GPT
+
+#: Most tokens of a sample that is shown.
+SAMPLE_TOKENS = 200
+#: Samples whose validity is judged, where the corpus can judge it.
+JUDGED_SAMPLES = 200
+#: The loss at which one batch counts as learned by heart (`overfit=true`), in nats a token.
+OVERFIT_LOSS = 0.01
+#: Tokens, the opening end token included, from which the model has to recite the rest.
+OVERFIT_PROMPT = 6
+
+
+def sample_texts(model: GPT, tokenizer: Tokenizer, *, count: int = 1, seed: int = 0) -> list[str]:
+    """Documents written from their start, at temperature 1 without filters.
+
+    Each ends where the model ends it, or after `SAMPLE_TOKENS` tokens.
+    """
+    was_training = model.training
+    model.eval()
+    decoding = Decoding(
+        end_id=tokenizer.end_id, vocab_size=tokenizer.vocab_size, max_new_tokens=SAMPLE_TOKENS
+    )
+    written = generate(
+        model, [[tokenizer.end_id]], decoding, seed=seed, num_samples=count, batch_size=100
+    )
+    model.train(was_training)
+    return [tokenizer.decode(each.ids) for each in written]
+
+
+def valid_share(
+    model: GPT, tokenizer: Tokenizer, log_probability: Callable[[str], float], *, seed: int = 0
+) -> float:
+    """The share of `JUDGED_SAMPLES` samples that the corpus could have contained."""
+    texts = sample_texts(model, tokenizer, count=JUDGED_SAMPLES, seed=seed)
+    return sum(log_probability(text) > float("-inf") for text in texts) / len(texts)
+
+
+def recites(model: GPT, tokenizer: Tokenizer, ids: list[int], *, given: int) -> bool:
+    """Whether the model, greedily, goes on from the first `given` of `ids` to the rest of them."""
+    from minigpt.generation.sampling import Sampling
+
+    decoding = Decoding(
+        end_id=tokenizer.end_id,
+        vocab_size=tokenizer.vocab_size,
+        max_new_tokens=len(ids) - given,
+        sampling=Sampling(temperature=0.0),
+    )
+    written = generate(model, [ids[:given]], decoding, seed=0)[0]
+    rest = ids[given:-1] if ids[-1] == tokenizer.end_id else ids[given:]
+    return written.ids == rest

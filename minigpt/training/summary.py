@@ -1,0 +1,195 @@
+"""The end of a run: what it reached, as lines for a person, `summary.json` and a plot."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from minigpt.checkpoint import load_model
+from minigpt.config import TrainConfig, plain
+from minigpt.data.batches import Batch
+from minigpt.data.overfit import OverfitRows
+from minigpt.data.token_store import PreparedData
+from minigpt.errors import RunError
+from minigpt.run_folder import BEST, LAST
+from minigpt.training.loss import bits_per_byte, perplexity
+from minigpt.training.metrics_file import column, read_metrics
+from minigpt.training.progress import clock
+from minigpt.training.samples import (
+    JUDGED_SAMPLES,
+    OVERFIT_LOSS,
+    OVERFIT_PROMPT,
+    recites,
+    sample_texts,
+    valid_share,
+)
+from minigpt.training.validation import validation_loss
+
+
+def write_config(folder: Path, config: TrainConfig) -> None:
+    """Write `config.yaml`: every setting with the value the run has."""
+    text = yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True)
+    _write_whole(folder / "config.yaml", text)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from error
+
+
+def finish(
+    config: TrainConfig,
+    folder: Path,
+    record: dict[str, Any],
+    data: PreparedData,
+    validation: Callable[[], Iterable[Batch]],
+    *,
+    device: str,
+    started: float,
+) -> None:
+    """Judge the best checkpoint, write `summary.json` and `loss.png`, and say it all.
+
+    `record` is the module's; `validation()` gives the whole validation part; `started` is the
+    `time.monotonic()` of the process's start.
+    """
+    best = load_model(folder / BEST, device=device)
+    if config.trainer.limit_val_batches is None:
+        loss, last_loss = record["best_val_loss"], record["val_loss"]
+    else:
+        last = load_model(folder / LAST, device=device)
+        loss, last_loss = (
+            validation_loss(each.model, validation(), device=device).per_token
+            for each in (best, last)
+        )
+    floor, share = None, None
+    if data.validation.log_probability is not None:
+        floor = -data.validation.log_probability / data.validation.n_targets
+    if data.corpus.log_probability is not None:
+        share = valid_share(best.model, best.tokenizer, data.corpus.log_probability)
+    plot_losses(folder, floor=floor)
+    n_targets = data.validation.n_targets
+    summary = {
+        "val_loss": loss,
+        "val_bits_per_byte": bits_per_byte(loss * n_targets, data.validation.n_bytes),
+        "val_perplexity": perplexity(loss),
+        "last_val_loss": last_loss,
+        "floor_loss": floor,
+        "valid_share": share,
+        "steps": record["step"],
+        "best_step": record["best_step"],
+        "tokens": record["tokens"],
+        "train_seconds": record["train_seconds"],
+        "wall_seconds": time.monotonic() - started,
+        "tokens_per_second": record["tokens"] / record["train_seconds"],
+        "parameters": best.model.parameter_count(),
+        "best_checkpoint": str(BEST),
+    }
+    _write_whole(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+    say(_summary_text(summary, folder, data.folder))
+    sample = sample_texts(best.model, best.tokenizer)[0]
+    say(f"\nA sample:\n\n{sample}\n\nMore: python generate.py checkpoint={folder}")
+
+
+def finish_overfit(
+    folder: Path, record: dict[str, Any], data: PreparedData, rows: OverfitRows, *, device: str
+) -> None:
+    """Say whether the one batch was learned by heart, and let the model recite it.
+
+    Raises `RunError` if it was not.
+    """
+    plot_losses(folder, floor=None)
+    loss, step = record["train_loss"], record["step"]
+    facts = f"loss {loss:.5f} after {step} steps; the floor of this batch is {rows.floor:.5f}"
+    if loss >= OVERFIT_LOSS:
+        raise RunError(
+            f"the batch was not learned by heart: {facts}, and below {OVERFIT_LOSS} was wanted"
+        )
+    loaded = load_model(folder / LAST, device=device)
+    start, length = rows.rows[0].tolist()
+    ids = data.train.tokens[start : start + length + 1].tolist()
+    given = min(OVERFIT_PROMPT, length)
+    prompt = loaded.tokenizer.decode(ids[:given])
+    if not recites(loaded.model, loaded.tokenizer, ids, given=given):
+        raise RunError(f"{facts}, yet the model does not go on from {prompt!r} as the document does")
+    say(
+        f"{facts}\nGiven {prompt!r}, the model recites the rest of the document to the end:\n\n"
+        f"{loaded.tokenizer.decode(ids)}"
+    )
+
+
+def say(text: str) -> None:
+    """Print for a person, beside the progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _summary_text(summary: dict[str, Any], folder: Path, cache: Path) -> str:
+    loss = summary["val_loss"]
+    lines = [
+        (
+            "validation",
+            f"loss {loss:.4f} nats a token, perplexity {summary['val_perplexity']:.2f},"
+            f" {summary['val_bits_per_byte']:.4f} bits per byte (step {summary['best_step']})",
+        )
+    ]
+    if summary["floor_loss"] is not None:
+        floor = summary["floor_loss"]
+        lines.append(
+            ("floor", f"{floor:.4f} nats a token; no model can do better; {loss / floor:.3f} × that")
+        )
+    if summary["valid_share"] is not None:
+        lines.append(
+            (
+                "valid",
+                f"{summary['valid_share']:.0%} of {JUDGED_SAMPLES} sampled stories are ones that"
+                " the grammar could have told",
+            )
+        )
+    lines += [
+        (
+            "training",
+            f"{summary['steps']:,} steps, {summary['tokens']:,} tokens in"
+            f" {clock(summary['train_seconds'])}, {summary['tokens_per_second']:,.0f} tokens/s"
+            f" ({clock(summary['wall_seconds'])} in all)",
+        ),
+        ("files", f"{folder}: checkpoints, metrics.csv, loss.png, samples.txt, summary.json"),
+        ("cache", f"{cache}"),
+    ]
+    return "\n".join(f"{name + ':':<12}{text}" for name, text in lines)
+
+
+def plot_losses(folder: Path, *, floor: float | None) -> None:
+    """Write `loss.png`: training and validation loss by step, and the floor where it is known."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    rows = read_metrics(folder / "metrics.csv")
+    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    _draw(axes, column(rows, "train_loss"), "training", "-", 0.6)
+    _draw(axes, column(rows, "val_loss"), "validation", "o-", 1.0)
+    if floor is not None:
+        axes.axhline(floor, color="grey", linestyle="--", label=f"floor {floor:.3f}")
+    axes.set(xlabel="step", ylabel="loss, nats per token")
+    axes.grid(alpha=0.3)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend()
+    figure.savefig(folder / "loss.png", dpi=120)
+    plt.close(figure)
+
+
+def _draw(
+    axes: Any, points: Sequence[tuple[int, float]], label: str, style: str, alpha: float
+) -> None:
+    if points:
+        steps, losses = zip(*points, strict=True)
+        axes.plot(steps, losses, style, label=label, alpha=alpha, markersize=3)

@@ -1,0 +1,48 @@
+"""The tracker beside metrics.csv: W&B or TensorBoard, through Lightning's loggers."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import Logger
+
+from minigpt.config import TrainConfig, plain
+
+
+def build_tracker(config: TrainConfig, folder: Path, run_id: str | None) -> Logger | None:
+    """The tracker that `logger.kind` asks for; None for csv, which every run writes anyway.
+
+    `run_id` is W&B's id of the run that goes on, so that its steps do too.
+    """
+    match config.logger.kind:
+        case "wandb":
+            return _wandb(config, folder, run_id)
+        case "tensorboard":
+            from lightning.pytorch.loggers import TensorBoardLogger
+
+            return TensorBoardLogger(folder, name="tensorboard", version="")
+        case _:
+            return None
+
+
+def wandb_has_key() -> bool:
+    """Whether W&B can go online without asking anybody for a key."""
+    import wandb
+
+    return bool(os.environ.get("WANDB_API_KEY") or wandb.api.api_key)
+
+
+def _wandb(config: TrainConfig, folder: Path, run_id: str | None) -> Logger:
+    from lightning.pytorch.loggers import WandbLogger
+
+    offline = os.environ.get("WANDB_MODE") == "offline" or not wandb_has_key()
+    arguments: dict[str, Any] = {"config": plain(config), "resume": "allow"}
+    os.environ.setdefault("WANDB_SILENT", "true")
+    return WandbLogger(
+        project=config.logger.project,
+        name=config.logger.name or folder.resolve().name,
+        save_dir=folder,
+        id=run_id,
+        offline=offline,
+        **arguments,
+    )

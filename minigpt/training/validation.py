@@ -1,0 +1,87 @@
+"""The loss over the validation part, and what attention looks like there."""
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from minigpt.data.batches import Batch
+from minigpt.model.gpt import GPT
+from minigpt.training.loss import summed_loss
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationLoss:
+    """Summed negative log-likelihood in nats, and how many targets it is over."""
+
+    nats: float
+    n_targets: int
+
+    @property
+    def per_token(self) -> float:
+        """Mean loss in nats: each target counts once, whatever the batches were."""
+        return self.nats / self.n_targets
+
+
+def validation_loss(
+    model: GPT,
+    batches: Iterable[Batch],
+    *,
+    device: torch.device | str = "cpu",
+    arithmetic: Callable[[], AbstractContextManager[object]] = nullcontext,
+    add_up: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums,
+) -> ValidationLoss:
+    """Token-weighted loss of `model` in evaluation mode over `batches`.
+
+    `arithmetic` opens the precision's context around each forward pass; `add_up` adds a tensor
+    over the processes that share the work (one without a batch adds 0 to both sums).
+    """
+    was_training = model.training
+    model.eval()
+    sums = torch.zeros(2, dtype=torch.float64)
+    with torch.no_grad():
+        for batch in batches:
+            here = batch.to(device)
+            with arithmetic():
+                logits = model(
+                    here.inputs,
+                    positions=here.positions,
+                    real=here.real,
+                    documents=here.documents,
+                )
+            sums[0] += summed_loss(logits, here.targets).double().cpu()
+            sums[1] += batch.n_targets
+    model.train(was_training)
+    nats, n_targets = add_up(sums.to(device if _has_float64(device) else "cpu")).tolist()
+    return ValidationLoss(nats, int(n_targets))
+
+
+def _has_float64(device: torch.device | str) -> bool:
+    return torch.device(device).type != "mps"
+
+
+@torch.no_grad()
+def attention_statistics(model: GPT, batch: Batch) -> dict[str, float]:
+    """Entropy of each layer's attention rows in nats, and the root mean square of the logits.
+
+    Over the real positions of one batch that lies on the model's device. A row that may read n
+    keys has an entropy between 0 (one key) and ln n (all alike).
+    """
+    was_training = model.training
+    model.eval()
+    weights: list[torch.Tensor] = []
+    logits = model(
+        batch.inputs,
+        positions=batch.positions,
+        real=batch.real,
+        documents=batch.documents,
+        attention=weights,
+    )
+    model.train(was_training)
+    real = torch.ones_like(batch.inputs, dtype=torch.bool) if batch.real is None else batch.real
+    statistics = {"logit_rms": logits[real].float().square().mean().sqrt().item()}
+    for layer, each in enumerate(weights):
+        entropy = -torch.xlogy(each.float(), each.float()).sum(-1)  # (B, H, T)
+        statistics[f"attention_entropy_{layer}"] = entropy.mean(1)[real].mean().item()
+    return statistics

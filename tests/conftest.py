@@ -1,0 +1,80 @@
+"""What all tests share: one thread, hypothesis profiles, the program in small."""
+
+import os
+import random
+from pathlib import Path
+
+import hypothesis
+import pytest
+import torch
+
+PROJECT = Path(__file__).resolve().parents[1]
+SHARED_DATA = PROJECT.parent / "shared" / "data"
+
+# Parallel tests share the cores, and the models are too small to divide.
+torch.set_num_threads(1)
+
+# Times on a busy machine say nothing. In CI the same examples are drawn each time, so that a
+# change is judged by what it changed.
+hypothesis.settings.register_profile("default", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+WORDS = ("the", "sea", "wind", "night", "of", "and", "stars", "calls", "my", "heart")
+
+
+class Train:
+    """`train.py` within this process: a tiny model on a small file of ragged lines.
+
+    Called with settings that are added to the small ones; gives the exit status.
+    """
+
+    def __init__(self, text: Path, cache: Path) -> None:
+        self.settings = (
+            "data=text",
+            f"data.path={text}",
+            "data.document=line",
+            "data.batch_size=6",
+            f"data.cache_dir={cache}",
+            "tokenizer=char",
+            "model.n_layer=2",
+            "model.n_head=2",
+            "model.n_embd=16",
+            "model.block_size=16",
+            "optim.lr=0.01",
+            "trainer.accelerator=cpu",
+            "trainer.log_every_n_steps=1",
+        )
+
+    def __call__(self, *settings: str) -> int:
+        from minigpt.command_line import run
+        from minigpt.config import TrainConfig
+        from train import main
+
+        return run(main, TrainConfig, "train", [*self.settings, *settings])
+
+    @staticmethod
+    def losses(folder: Path) -> list[float]:
+        """The logged training losses of the run in `folder`, by step."""
+        from minigpt.training.metrics_file import column, read_metrics
+
+        return [loss for _, loss in column(read_metrics(folder / "metrics.csv"), "train_loss")]
+
+
+@pytest.fixture(scope="session")
+def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """The program in small; the prepared corpus is shared by the tests of a process."""
+    folder = tmp_path_factory.mktemp("corpus")
+    draw = random.Random(1)
+    lines = [" ".join(draw.choices(WORDS, k=draw.randint(1, 9))) for _ in range(80)]
+    text = folder / "lines.txt"
+    text.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return Train(text, folder / "cache")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real texts beside the checkout, which not every checkout has."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip(f"no folder of real texts at {SHARED_DATA}")
+    return SHARED_DATA

@@ -1,0 +1,122 @@
+"""The data's half of laws 5, 6, 7 and 10: which rows a step trains on.
+
+The order is one endless sequence, a pure function of the seed and the place. Accumulation and the
+number of processes divide a step's rows and change nothing else.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minigpt.data.batches import TrainingBatches, row_indices
+from minigpt.data.token_store import TokenStore
+from minigpt.errors import InputError
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def make_store(n_documents: int) -> TokenStore:
+    """Documents of differing lengths, each of tokens of its own."""
+    rng = np.random.default_rng(n_documents)
+    stream, starts = [0], [0]
+    for document in range(1, n_documents + 1):
+        stream += [document] * int(rng.integers(1, 7)) + [0]
+        starts.append(len(stream) - 1)
+    return TokenStore(np.array(stream, dtype=np.uint16), np.array(starts, dtype=np.int64), 0)
+
+
+def make_batches(
+    n_documents: int, batch_size: int, accumulate: int = 1, rank: int = 0, world_size: int = 1
+) -> TrainingBatches:
+    return TrainingBatches(
+        make_store(n_documents),
+        block_size=8,
+        layout="padded",
+        batch_size=batch_size,
+        seed=7,
+        accumulate=accumulate,
+        rank=rank,
+        world_size=world_size,
+    )
+
+
+def rows_of(batches: TrainingBatches, micro_index: int) -> list[list[int]]:
+    batch = batches[micro_index]
+    return [row[row >= 0].tolist() for row in batch.targets]
+
+
+@given(SEEDS, st.integers(1, 50), st.integers(0, 5))
+@settings(deadline=None, max_examples=100)
+def test_every_row_comes_once_an_epoch(seed: int, n_rows: int, epoch: int) -> None:
+    order = row_indices(seed, epoch * n_rows, n_rows, n_rows)
+    assert sorted(order.tolist()) == list(range(n_rows))
+
+
+@given(SEEDS, st.integers(1, 30), st.integers(0, 100), st.lists(st.integers(0, 40), max_size=8))
+@settings(deadline=None, max_examples=100)
+def test_the_order_does_not_depend_on_how_it_is_read(
+    seed: int, n_rows: int, first: int, counts: list[int]
+) -> None:
+    whole = row_indices(seed, first, sum(counts), n_rows).tolist()
+    parts: list[int] = []
+    for count in counts:
+        parts += row_indices(seed, first + len(parts), count, n_rows).tolist()
+    assert parts == whole
+    assert len(whole) == sum(counts)
+
+
+def test_epochs_and_seeds_differ() -> None:
+    n = 100
+    orders = {tuple(row_indices(seed, epoch * n, n, n)) for seed in range(3) for epoch in range(3)}
+    assert len(orders) == 9
+
+
+def test_the_order_is_the_one_that_runs_were_made_with() -> None:
+    # a change of this order changes every run that is resumed
+    assert row_indices(1337, 8, 12, 10).tolist() == [6, 5, 4, 9, 6, 7, 3, 1, 2, 5, 0, 8]
+
+
+def test_reading_the_order_cannot_change_it() -> None:
+    first = row_indices(1, 0, 10, 10)
+    before = first.tolist()
+    first[:] = 0
+    assert row_indices(1, 0, 10, 10).tolist() == before
+
+
+@pytest.mark.parametrize("n_documents", [1, 5, 12, 40])
+@pytest.mark.parametrize(("accumulate", "world_size"), [(2, 1), (1, 2), (3, 2), (2, 6), (12, 1)])
+def test_a_step_has_the_same_rows_however_it_is_divided(
+    n_documents: int, accumulate: int, world_size: int
+) -> None:
+    whole = make_batches(n_documents, 12)
+    ranks = [make_batches(n_documents, 12, accumulate, r, world_size) for r in range(world_size)]
+    for step in range(8):
+        micro_indices = range(step * accumulate, (step + 1) * accumulate)
+        together = [
+            row for index in micro_indices for batches in ranks for row in rows_of(batches, index)
+        ]
+        assert together == rows_of(whole, step)
+        # every share knows the targets of the whole step, without asking the others
+        shares = [batches[index] for index in micro_indices for batches in ranks]
+        total = whole[step].n_targets
+        assert sum(batch.n_targets for batch in shares) == total
+        assert {batch.step_targets for batch in shares} == {total}
+
+
+def test_batches_straddle_epochs() -> None:
+    batches = make_batches(10, 4)
+    seen = [row[0] for step in range(5) for row in rows_of(batches, step)]
+    assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(1, 11))
+    assert len(rows_of(batches, 2)) == 4
+
+
+def test_a_batch_depends_on_its_number_alone() -> None:
+    forwards, backwards = make_batches(10, 4), make_batches(10, 4)
+    rows = [rows_of(forwards, step) for step in range(9)]
+    assert [rows_of(backwards, step) for step in reversed(range(9))] == rows[::-1]
+
+
+def test_rows_that_cannot_be_dealt_out_are_refused() -> None:
+    with pytest.raises(InputError, match=r"batch_size=10 .*batches=2 times 3 .*multiple of 6"):
+        make_batches(10, 10, accumulate=2, world_size=3)

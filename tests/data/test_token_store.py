@@ -1,0 +1,258 @@
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import numpy as np
+import pytest
+
+from minigpt.config import DataConfig, TokenizerConfig
+from minigpt.data import token_store
+from minigpt.data.token_store import PreparedData, TokenStore, prepare
+from minigpt.data.tokenizer import END, Tokenizer, train_tokenizer
+from minigpt.errors import InputError, RunError
+
+SHAKESPEARE = Path(__file__).parents[3] / "shared" / "data" / "tinyshakespeare.txt"
+LINES = [f"line {i} of {END} the text, é猫" for i in range(30)]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataConfig:
+    """Thirty documents, of which every tenth is held out, and a cache of their own."""
+    (tmp_path / "my.txt").write_text("\n".join(LINES), "utf-8")
+    return DataConfig(
+        corpus="text",
+        path=[str(tmp_path / "my.txt")],
+        document="line",
+        cache_dir=str(tmp_path / "cache"),
+    )
+
+
+def ready(data: DataConfig, tokenizer: TokenizerConfig | Tokenizer | str = "bytes") -> PreparedData:
+    if isinstance(tokenizer, str):
+        tokenizer = TokenizerConfig(kind=tokenizer)
+    return prepare(data, tokenizer, say=lambda _: None)
+
+
+def documents(store: TokenStore, tokenizer: Tokenizer) -> list[str]:
+    """What the stream says, checked to be end, document, end, document, …, end."""
+    tokens = store.tokens.tolist()
+    assert [i for i, token in enumerate(tokens) if token == tokenizer.end_id] == list(store.starts)
+    assert store.starts[0] == 0
+    assert store.starts[-1] == len(tokens) - 1
+    return [
+        tokenizer.decode(tokens[a:b]) for a, b in zip(store.starts, store.starts[1:], strict=False)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char", "bytes"])
+def test_the_stream_is_the_corpus(data: DataConfig, kind: str) -> None:
+    made = ready(data, kind)
+    train = [text for i, text in enumerate(LINES, 1) if i % 10]
+    assert documents(made.train, made.tokenizer) == train
+    assert documents(made.validation, made.tokenizer) == LINES[9::10]
+    assert made.train.n_bytes == sum(len(text.encode()) for text in train)
+    assert made.documents == made.train.n_documents == 27
+    assert made.train.n_targets == len(made.train.tokens) - 1
+    assert made.train.end_id == made.tokenizer.end_id
+    assert made.train.log_probability is None
+
+
+def test_bpe_learns_from_the_training_part_alone(data: DataConfig, tmp_path: Path) -> None:
+    (tmp_path / "held.txt").write_text("zzzzzz " * 50)
+    data.document, data.val_path = "file", [str(tmp_path / "held.txt")]
+    assert b"zz" not in ready(data, "bpe").tokenizer.token_bytes
+    # the alphabet is that of the whole corpus
+    assert b"z" in ready(data, "char").tokenizer.token_bytes
+
+
+def test_it_is_made_once(data: DataConfig) -> None:
+    said: list[str] = []
+    first = prepare(data, TokenizerConfig(), say=said.append)
+    assert not first.reused
+    assert any("tokenizing into" in line for line in said)
+    before = {path: path.stat().st_mtime_ns for path in first.folder.iterdir()}
+    said.clear()
+    again = prepare(data, TokenizerConfig(), say=said.append)
+    assert again.reused
+    assert said[-1] == f"using the prepared tokens in {first.folder}"
+    assert before == {path: path.stat().st_mtime_ns for path in again.folder.iterdir()}
+    assert again.tokenizer.to_json() == first.tokenizer.to_json()
+    # as on a resume, where the tokenizer comes out of the checkpoint
+    assert ready(data, Tokenizer.from_json(first.tokenizer.to_json())).reused
+
+
+def test_settings_that_do_not_change_the_tokens_do_not_remake_them(data: DataConfig) -> None:
+    ready(data)
+    data.batch_size, data.layout, data.document_mask = 3, "padded", True
+    assert ready(data).reused
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: setattr(data, "max_documents", 20),
+        lambda data: setattr(data, "val_fraction", 0.2),
+        lambda data: setattr(data, "document", "file"),
+        lambda data: Path(data.path[0]).write_text("\n".join([*LINES[:-1], "other"]), "utf-8"),
+    ],
+)
+def test_other_documents_or_another_split_are_made_anew(
+    data: DataConfig, change: Callable[[DataConfig], None]
+) -> None:
+    first = ready(data)
+    change(data)
+    other = ready(data)
+    assert not other.reused
+    assert other.folder != first.folder
+
+
+def test_another_vocabulary_is_made_anew(data: DataConfig) -> None:
+    folders = {
+        ready(data, tokenizer).folder
+        for tokenizer in (
+            TokenizerConfig(vocab_size=260), TokenizerConfig(vocab_size=270), "char", "bytes"
+        )
+    }  # fmt: skip
+    assert len(folders) == 4
+
+
+@pytest.mark.parametrize("name", ["meta.json", "tokenizer.json", "train.bin", "validation.npy"])
+@pytest.mark.parametrize("damage", ["gone", "cut", "empty"])
+def test_a_damaged_folder_is_made_again(data: DataConfig, name: str, damage: str) -> None:
+    first = ready(data)
+    whole = np.array(first.train.tokens)
+    path = first.folder / name
+    contents = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(contents[: len(contents) - 2] if damage == "cut" else b"")
+    again = ready(data)
+    assert not again.reused
+    assert (again.train.tokens == whole).all()
+    assert ready(data).reused
+
+
+def test_a_stop_half_way_leaves_nothing(data: DataConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "save", stop)
+        with pytest.raises(KeyboardInterrupt):
+            ready(data)
+    assert [path for path in Path(data.cache_dir).iterdir() if path.is_dir()] == []
+    # a process that is killed cannot tidy up, but what it leaves is not taken for finished
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "save", stop)
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        with pytest.raises(KeyboardInterrupt):
+            ready(data)
+    (left,) = (path for path in Path(data.cache_dir).iterdir() if path.is_dir())
+    assert left.name.startswith(".")
+    assert not ready(data).reused
+
+
+def test_a_full_disk_is_no_fault_of_the_input(
+    data: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(RunError, match=r"No space left on device; data.cache_dir sets another"):
+        ready(data)
+    assert [path for path in Path(data.cache_dir).iterdir() if path.is_dir()] == []
+
+
+def test_two_at_once_end_with_one_folder(data: DataConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = Barrier(2)
+    rename = token_store._give_name  # noqa: SLF001  the moment at which the two must meet
+
+    def wait_and_rename(temporary: Path, folder: Path) -> None:
+        together.wait(timeout=30)
+        rename(temporary, folder)
+
+    monkeypatch.setattr(token_store, "_give_name", wait_and_rename)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: ready(data), range(2))
+    assert first.folder == second.folder
+    assert (first.train.tokens == second.train.tokens).all()
+    assert [path for path in Path(data.cache_dir).iterdir() if path.is_dir()] == [first.folder]
+
+
+def test_an_unseen_character_names_the_document(data: DataConfig) -> None:
+    tokenizer = train_tokenizer(TokenizerConfig(kind="char"), ["line of the text 0123456789"])
+    with pytest.raises(InputError, match=r"train document 1: the character '<'"):
+        ready(data, tokenizer)
+    assert [path for path in Path(data.cache_dir).iterdir() if path.is_dir()] == []
+
+
+def test_ids_beyond_16_bits(data: DataConfig) -> None:
+    alphabet = "".join(chr(0x10000 + i) for i in range(70_000))
+    tokenizer = train_tokenizer(TokenizerConfig(kind="char"), [alphabet, *LINES])
+    made = ready(data, tokenizer)
+    assert made.train.tokens.dtype == np.uint32
+    assert documents(made.validation, tokenizer) == LINES[9::10]
+    assert ready(data).train.tokens.dtype == np.uint16
+
+
+def test_a_mapped_stream_travels_by_name(data: DataConfig) -> None:
+    store = ready(data).train
+    sent = pickle.loads(pickle.dumps(store))  # noqa: S301  what was just written
+    assert isinstance(sent.tokens, np.memmap)
+    assert (sent.tokens == store.tokens).all()
+    assert (sent.starts == store.starts).all()
+    assert sent.n_bytes == store.n_bytes
+    in_memory = TokenStore(np.array([5, 1, 5]), np.array([0, 2]), 1, -2.0)
+    sent = pickle.loads(pickle.dumps(in_memory))  # noqa: S301  what was just written
+    assert sent.tokens.tolist() == [5, 1, 5]
+
+
+def test_stories_know_their_probability(tmp_path: Path) -> None:
+    made = ready(DataConfig(max_documents=60, cache_dir=str(tmp_path)), "bpe")
+    log_probability = made.corpus.log_probability
+    assert log_probability is not None
+    told = [log_probability(text) for text in documents(made.validation, made.tokenizer)]
+    assert made.validation.n_documents == 6
+    assert made.validation.log_probability == pytest.approx(sum(told), rel=1e-12)
+
+
+def test_meta_is_plain(data: DataConfig) -> None:
+    made = ready(data)
+    meta = json.loads((made.folder / "meta.json").read_text("utf-8"))
+    assert meta["train"]["documents"] == 27
+    assert Tokenizer.from_json((made.folder / "tokenizer.json").read_text("utf-8")).kind == "bytes"
+    assert made.folder.stat().st_mode & 0o055 == 0o055
+    assert not set(made.folder.name) & set("=,(){}[]:' ")
+
+
+def test_a_cache_folder_that_cannot_be(data: DataConfig, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    data.cache_dir = str(tmp_path / "file" / "cache")
+    with pytest.raises(InputError, match=r"data.cache_dir="):
+        ready(data)
+
+
+def test_nothing_to_train_on_is_an_error_before_anything_is_written(data: DataConfig) -> None:
+    Path(data.path[0]).write_text("x")
+    with pytest.raises(InputError, match="too short: 1 document of 1 character"):
+        ready(data)
+    assert not Path(data.cache_dir).exists()
+
+
+@pytest.mark.skipif(not SHAKESPEARE.is_file(), reason="tinyshakespeare.txt is not there")
+def test_shakespeare_by_characters(tmp_path: Path) -> None:
+    data = DataConfig(corpus="text", path=[str(SHAKESPEARE)], cache_dir=str(tmp_path))
+    made = ready(data, "char")
+    text = SHAKESPEARE.read_bytes().decode()
+    assert made.tokenizer.vocab_size == 66
+    assert (made.documents, made.validation.n_documents) == (1, 1)
+    assert documents(made.train, made.tokenizer) + documents(made.validation, made.tokenizer) == [
+        text[:1_003_854],
+        text[1_003_854:],
+    ]

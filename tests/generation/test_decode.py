@@ -1,0 +1,167 @@
+"""Ends, counts, notices and what the model is asked to read (faults 6, 34, 36, 38 and 39)."""
+
+import pytest
+import torch
+
+from minigpt.config import ModelConfig
+from minigpt.errors import InputError
+from minigpt.generation.decode import Decoding, decode, generate, stream
+from minigpt.generation.sampling import Sampling, Uniforms
+from minigpt.model.gpt import GPT
+
+BLOCK_SIZE, VOCABULARY, NO_END = 8, 20, -1
+GREEDY = Sampling(temperature=0)
+
+
+@pytest.fixture
+def gpt() -> GPT:
+    torch.manual_seed(1)
+    config = ModelConfig(n_layer=2, n_head=2, n_embd=16, block_size=BLOCK_SIZE)
+    model = GPT(config, VOCABULARY).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    return model
+
+
+def decoding(max_new_tokens: int, end_id: int = NO_END, sampling: Sampling = GREEDY) -> Decoding:
+    return Decoding(
+        end_id=end_id, vocab_size=VOCABULARY, max_new_tokens=max_new_tokens, sampling=sampling
+    )
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, BLOCK_SIZE, 3 * BLOCK_SIZE + 1])
+def test_exactly_so_many_tokens_where_nothing_ends(gpt: GPT, n: int) -> None:
+    for result in generate(gpt, [[1], [2, 3, 4]], decoding(n), seed=0):
+        assert len(result.ids) == n
+        assert result.reason == "length"
+
+
+def test_a_row_stops_at_its_end_token_which_is_not_part_of_the_text(gpt: GPT) -> None:
+    prompts = [[1], [2, 3, 4], [5, 6]]
+    free = [result.ids for result in generate(gpt, prompts, decoding(20), seed=0)]
+    for end_id in {token for ids in free for token in ids}:
+        for ids, result in zip(
+            free, generate(gpt, prompts, decoding(20, end_id), seed=0), strict=True
+        ):
+            ends = end_id in ids
+            assert result.ids == (ids[: ids.index(end_id)] if ends else ids)
+            assert result.reason == ("end" if ends else "length")
+
+
+def test_the_end_token_as_last_token_that_is_allowed_still_ends(gpt: GPT) -> None:
+    free = generate(gpt, [[1]], decoding(20), seed=0)[0].ids
+    n = next(i for i in range(1, 20) if free[i] not in free[:i])
+    result = generate(gpt, [[1]], decoding(n + 1, free[n]), seed=0)[0]
+    assert (result.ids, result.reason) == (free[:n], "end")
+    result = generate(gpt, [[1]], decoding(n, free[n]), seed=0)[0]
+    assert (result.ids, result.reason) == (free[:n], "length")
+
+
+def test_the_loop_ends_when_all_rows_have_ended(gpt: GPT) -> None:
+    free = generate(gpt, [[1]], decoding(20), seed=0)[0].ids
+    uniforms = Uniforms(0, [0], torch.device("cpu"))
+    steps = list(decode(gpt, [[1]], decoding(20, free[4]), uniforms))
+    assert len(steps) == free.index(free[4]) + 1
+
+
+def test_an_end_token_in_a_prompt_ends_nothing(gpt: GPT) -> None:
+    free = generate(gpt, [[3, 7, 3]], decoding(1), seed=0)[0].ids
+    assert free != [3]
+    assert generate(gpt, [[3, 7, 3]], decoding(1, end_id=3), seed=0)[0].ids == free
+
+
+def test_stream_gives_what_generate_gives(gpt: GPT) -> None:
+    for sampling in (GREEDY, Sampling()):
+        for sample in range(4):
+            settings = decoding(30, end_id=4, sampling=sampling)
+            whole = generate(gpt, [[1, 2]], settings, seed=5, num_samples=4)[sample]
+            assert list(stream(gpt, [1, 2], settings, seed=5, sample=sample)) == whole.ids
+
+
+def test_ids_beyond_the_tokenizer_are_never_sampled(gpt: GPT) -> None:
+    for sampling in (GREEDY, Sampling(temperature=1e4)):
+        small = Decoding(end_id=NO_END, vocab_size=3, max_new_tokens=50, sampling=sampling)
+        assert set(generate(gpt, [[1], [19]], small, seed=0)[1].ids) <= {0, 1, 2}
+
+
+def test_results_are_in_the_order_given(gpt: GPT) -> None:
+    prompts = [[1] * n for n in (9, 2, 5, 1, 7)]
+    expected = [generate(gpt, [prompt], decoding(4), seed=0)[0].ids for prompt in prompts]
+    for batch_size in (1, 2, 100):
+        got = generate(gpt, prompts, decoding(4), seed=0, batch_size=batch_size)
+        assert [result.ids for result in got] == expected
+
+
+def test_no_prompts_give_no_results(gpt: GPT) -> None:
+    assert generate(gpt, [], decoding(4), seed=0) == []
+
+
+def widths_read(gpt: GPT, prompts: list[list[int]], settings: Decoding) -> list[int]:
+    """How many columns each forward pass read."""
+    widths: list[int] = []
+
+    def note(_: object, args: tuple[torch.Tensor, ...]) -> None:
+        widths.append(args[0].shape[1])
+
+    handle = gpt.register_forward_pre_hook(note)
+    generate(gpt, prompts, settings, seed=0)
+    handle.remove()
+    return widths
+
+
+def test_a_prefill_then_one_token_a_step_then_a_window_every_stride(gpt: GPT) -> None:
+    # the window of 9 tokens starts at 2, that of 11 at 4, that of 13 at 6
+    expected = [3, 1, 1, 1, 1, 1, 7, 1, 7, 1, 7, 1]
+    assert widths_read(gpt, [[1, 2, 3]], decoding(12)) == expected
+    assert widths_read(gpt, [[1, 2, 3], [4]], decoding(6)) == expected[:6]
+
+
+def test_without_the_cache_the_window_is_read_each_step(gpt: GPT) -> None:
+    settings = Decoding(
+        end_id=NO_END, vocab_size=VOCABULARY, max_new_tokens=8, sampling=GREEDY, use_cache=False
+    )
+    assert widths_read(gpt, [[1, 2, 3]], settings) == [3, 4, 5, 6, 7, 8, 7, 8]
+
+
+def test_a_row_that_ended_does_not_make_the_others_read_again(gpt: GPT) -> None:
+    long = [1, 2, 3, 4, 5, 6]
+    end_id = generate(gpt, [long], decoding(1), seed=0)[0].ids[0]
+    goes_on = [[i] for i in range(VOCABULARY)]
+    texts = generate(gpt, goes_on, decoding(6, end_id), seed=0)
+    short = next(i for i in range(VOCABULARY) if len(texts[i].ids) == 6)
+    notices: list[str] = []
+    generate(gpt, [long, [short]], decoding(6, end_id), seed=0, say=notices.append)
+    assert notices == []
+
+
+def test_going_past_the_context_is_said_once(gpt: GPT) -> None:
+    notices: list[str] = []
+    generate(gpt, [[1, 2, 3]], decoding(6), seed=0, say=notices.append)
+    assert notices == []  # the last token that is read is the eighth
+    generate(gpt, [[1, 2, 3]], decoding(30), seed=0, say=notices.append)
+    assert len(notices) == 1
+    assert "past the context of 8 tokens" in notices[0]
+
+
+def test_a_model_in_training_mode_is_refused(gpt: GPT) -> None:
+    with pytest.raises(ValueError, match="training mode"):
+        generate(gpt.train(), [[1]], decoding(1), seed=0)
+
+
+def test_a_prompt_without_tokens_is_refused(gpt: GPT) -> None:
+    with pytest.raises(ValueError, match="without tokens"):
+        generate(gpt, [[1], []], decoding(1), seed=0)
+
+
+def test_a_stride_beyond_the_context_is_refused(gpt: GPT) -> None:
+    settings = Decoding(
+        end_id=NO_END, vocab_size=VOCABULARY, max_new_tokens=1, context_stride=BLOCK_SIZE + 1
+    )
+    with pytest.raises(InputError, match="context_stride=9: must be at most"):
+        generate(gpt, [[1]], settings, seed=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_every_dtype_decodes(gpt: GPT, dtype: torch.dtype) -> None:
+    results = generate(gpt.to(dtype), [[1], [2, 3, 4]], decoding(12, sampling=Sampling()), seed=0)
+    assert [len(result.ids) for result in results] == [12, 12]

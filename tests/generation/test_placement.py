@@ -1,0 +1,36 @@
+"""Device and arithmetic: given, chosen, or not to be had."""
+
+import pytest
+import torch
+
+from minigpt.errors import InputError
+from minigpt.generation.placement import find_device, find_dtype
+
+
+def test_what_is_asked_for_is_taken() -> None:
+    assert find_device("cpu") == torch.device("cpu")
+    for name in ("float32", "float64", "bfloat16", "float16"):
+        assert find_dtype(name, torch.device("cpu")) == getattr(torch, name)
+
+
+def test_a_gpu_is_chosen_only_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert find_device("auto").type == "cpu"
+    with pytest.raises(InputError, match="device=cuda: this machine has none"):
+        find_device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert find_device("auto").type == "cuda"
+
+
+def test_a_cpu_and_an_old_gpu_compute_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_dtype("auto", torch.device("cpu")) == torch.float32
+    for major, dtype in ((7, torch.float32), (8, torch.bfloat16)):
+        capability = (major, 0)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)
+        assert find_dtype("auto", torch.device("cuda")) == dtype
+
+
+def test_float64_is_refused_where_it_does_not_exist() -> None:
+    with pytest.raises(InputError, match="dtype=float64"):
+        find_dtype("float64", torch.device("mps"))

@@ -1,0 +1,98 @@
+"""Law 7: a run stopped and resumed has the bits of the run that was not stopped."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minigpt.checkpoint import read_checkpoint
+from minigpt.run_folder import LAST
+from minigpt.training.metrics_file import TIMING_FIELDS, read_metrics
+from tests.conftest import Train
+
+
+def everything_that_counts(folder: Path) -> dict[str, Any]:
+    contents = read_checkpoint(folder / LAST)
+    metrics = [
+        {name: value for name, value in row.items() if name not in TIMING_FIELDS}
+        for row in read_metrics(folder / "metrics.csv")
+    ]
+    record = contents["minigpt"]
+    return {
+        "weights": contents["state_dict"],
+        "optimizer": contents["optimizer_states"],
+        "step": contents["global_step"],
+        "tokens": record["tokens"],
+        "losses": [record[name] for name in ("train_loss", "val_loss", "best_val_loss")],
+        "metrics": metrics,
+        "samples": (folder / "samples.txt").read_text(encoding="utf-8"),
+    }
+
+
+def assert_same_bits(mine: Any, reference: Any, place: str = "") -> None:
+    if isinstance(reference, torch.Tensor):
+        assert torch.equal(mine, reference), place
+    elif isinstance(reference, dict):
+        assert mine.keys() == reference.keys(), place
+        for key, value in reference.items():
+            assert_same_bits(mine[key], value, f"{place}.{key}")
+    elif isinstance(reference, list):
+        assert len(mine) == len(reference), place
+        for number, value in enumerate(reference):
+            assert_same_bits(mine[number], value, f"{place}[{number}]")
+    else:
+        assert mine == reference, place
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("data.layout=packed",),
+        ("data.layout=padded", "trainer.accumulate_grad_batches=2", "model.dropout=0.2",
+         "data.num_workers=2"),
+    ],
+    ids=["plain", "everything"],
+)  # fmt: skip
+def test_thirty_and_thirty_steps_are_sixty(
+    train: Train, tmp_path: Path, settings: tuple[str, ...]
+) -> None:
+    common = (*settings, "optim.decay_steps=60", "trainer.val_check_interval=10")
+    straight, halves = tmp_path / "straight", tmp_path / "halves"
+    assert train(*common, f"run_dir={straight}", "trainer.max_steps=60") == 0
+    assert train(*common, f"run_dir={halves}", "trainer.max_steps=30") == 0
+    assert train(f"resume={halves}", "trainer.max_steps=60") == 0
+    assert_same_bits(everything_that_counts(halves), everything_that_counts(straight))
+
+
+def test_a_finished_run_is_left_as_it_is(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert train(f"run_dir={run}", "trainer.max_steps=4") == 0
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert train("resume=auto", f"run_dir={run}") == 0
+    assert "nothing to do" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_what_makes_it_another_run_is_refused(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert train(f"run_dir={run}", "trainer.max_steps=4") == 0
+    assert train(f"resume={run}", "model.n_layer=3", "trainer.max_steps=8") == 2
+    message = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "model.n_layer=3" in message
+    assert "model.n_layer=2" in message
+    assert train(f"resume={run}", "trainer.max_steps=8", "optim.lr=1e-4") == 0
+    assert "optim.lr: 0.01 -> 0.0001" in capsys.readouterr().err
+    assert read_checkpoint(run / LAST)["global_step"] == 8
+
+
+def test_resume_auto_starts_afresh_where_nothing_is(train: Train, tmp_path: Path) -> None:
+    run = tmp_path / "new"
+    assert train("resume=auto", f"run_dir={run}", "trainer.max_steps=2") == 0
+    assert read_checkpoint(run / LAST)["global_step"] == 2
+    assert train(f"resume={tmp_path / 'nowhere'}") == 2

@@ -1,0 +1,137 @@
+"""Train a mini-GPT: `python train.py`, every setting as key=value; `--help` lists them."""
+
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from minigpt.command_line import run
+from minigpt.config import TrainConfig
+
+if TYPE_CHECKING:
+    import lightning as L  # noqa: N812  (Lightning's own name for it)
+
+    from minigpt.training.callbacks import Milestones
+
+
+def main(config: TrainConfig, named: Collection[str]) -> int:
+    """Train as the config says; `named` are the keys that this command set. The exit status."""
+    started = time.monotonic()
+    from minigpt.data.token_store import prepare
+    from minigpt.defaults import fill, find_device
+    from minigpt.training.resume import find_start, load_origin
+
+    start = find_start(config, named)
+    device = find_device(start.config.trainer.accelerator)
+    config = fill(start.config, device)
+    if start.is_finished(config):
+        say(f"nothing to do: {start.checkpoint} is at step {start.record['step']} of its run")
+        return 0
+    origin = load_origin(start)
+    data = prepare(config.data, origin.tokenizer if origin else config.tokenizer, say=say)
+
+    from minigpt.run_folder import create_run_folder
+    from minigpt.training.callbacks import Milestones
+    from minigpt.training.datamodule import CorpusBatches
+    from minigpt.training.lightning_module import LanguageModel
+    from minigpt.training.plan import plan
+    from minigpt.training.summary import finish, finish_overfit, write_config
+
+    module = LanguageModel.for_run(config, data, start, origin)
+    batches = CorpusBatches(data, config)
+    folder = start.folder or create_run_folder(config.run_dir)
+    milestones = Milestones(config, folder, batches, writes_files=not is_child())
+    trainer = build_trainer(config, folder, milestones, start.record.get("wandb_id"))
+    if trainer.is_global_zero:
+        write_config(folder, config)
+        say(plan(module.model, config, device, batches.facts(), folder, start))
+    with milestones:
+        trainer.fit(module, datamodule=batches, ckpt_path=start.checkpoint, weights_only=True)
+    if not trainer.is_global_zero:
+        return 0
+    if status := milestones.stop.exit_status:
+        say(f"stopped and saved at step {trainer.global_step}; go on with:\n{resume_command(folder)}")
+        return status
+    if batches.overfit is not None:
+        finish_overfit(folder, module.record, data, batches.overfit, device=device.kind)
+    else:
+        finish(
+            config, folder, module.record, data, batches.validation,
+            device=device.kind, started=started,
+        )  # fmt: skip
+    return 0
+
+
+def build_trainer(
+    config: TrainConfig, folder: Path, milestones: "Milestones", wandb_id: str | None
+) -> "L.Trainer":
+    """Lightning's Trainer with the run's own milestones in place of its saving and validation."""
+    import lightning as L  # noqa: N812  (Lightning's own name for it)
+
+    from minigpt.training.callbacks import AtomicCheckpointIO
+    from minigpt.training.tracker import build_tracker
+
+    quiet_lightning()
+    settings = config.trainer
+    devices = int(settings.devices) if settings.devices.isdigit() else settings.devices
+    if devices != 1 and not is_child():
+        # Lightning starts the other processes by this command line: they share the folder
+        sys.argv.append(f"run_dir={folder}")
+    return L.Trainer(
+        accelerator=settings.accelerator,
+        devices=devices,
+        num_nodes=settings.num_nodes,
+        strategy=settings.strategy,
+        precision=settings.precision,  # pyright: ignore[reportArgumentType]  (checked by the schema)
+        max_steps=settings.max_steps or -1,
+        max_epochs=-1,
+        max_time=settings.max_time,
+        accumulate_grad_batches=settings.accumulate_grad_batches,
+        deterministic=settings.deterministic,
+        benchmark=settings.benchmark,
+        detect_anomaly=settings.detect_anomaly,
+        profiler=settings.profiler,
+        logger=build_tracker(config, folder, wandb_id) or False,
+        callbacks=[milestones],
+        plugins=[AtomicCheckpointIO()],
+        limit_val_batches=0,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+
+
+def quiet_lightning() -> None:
+    """Leave what a run says to this program's own plan and progress."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
+    # reading a batch from the memory-mapped store is far cheaper than sending it between processes
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    # Lightning's own use of torch
+    warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\).*")
+
+
+def is_child() -> bool:
+    """Whether this is a process that another one of the same run has started."""
+    return int(os.environ.get("LOCAL_RANK", "0")) > 0
+
+
+def resume_command(folder: Path) -> str:
+    """The command that goes on with the run in a folder."""
+    return f"python train.py resume={folder}"
+
+
+def say(text: str) -> None:
+    """Print for a person, once however many processes there are."""
+    if not is_child():
+        print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main, TrainConfig, "train"))
