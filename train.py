@@ -54,7 +54,8 @@ def main(config: TrainConfig, named: Collection[str]) -> int:
     if not trainer.is_global_zero:
         return 0
     if status := milestones.stop.exit_status:
-        say(f"stopped and saved at step {trainer.global_step}; go on with:\n{resume_command(folder)}")
+        say(f"stopped and saved at step {trainer.global_step}; go on with:")
+        say(f"python train.py resume={folder}")
         return status
     if batches.overfit is not None:
         finish_overfit(folder, module.record, data, batches.overfit, device=device.kind)
@@ -120,11 +121,6 @@ def quiet_lightning() -> None:
 def is_child() -> bool:
     """Whether this is a process that another one of the same run has started."""
     return int(os.environ.get("LOCAL_RANK", "0")) > 0
-
-
-def resume_command(folder: Path) -> str:
-    """The command that goes on with the run in a folder."""
-    return f"python train.py resume={folder}"
 
 
 def say(text: str) -> None:

@@ -82,10 +82,9 @@ def learning_rate(step: int) -> float:
 
 def draw_batch(text: Tensor) -> tuple[Tensor, Tensor]:
     """Windows at random places and the same one character on, (B, T) each."""
-    starts: list[int] = torch.randint(len(text) - BLOCK_SIZE, (BATCH_SIZE,)).tolist()
-    inputs = torch.stack([text[start : start + BLOCK_SIZE] for start in starts])
-    targets = torch.stack([text[start + 1 : start + 1 + BLOCK_SIZE] for start in starts])
-    return inputs, targets
+    starts = torch.randint(len(text) - BLOCK_SIZE, (BATCH_SIZE, 1))
+    places = starts + torch.arange(BLOCK_SIZE)
+    return text[places], text[places + 1]
 
 
 @torch.no_grad()

@@ -7,8 +7,6 @@ loading one cannot run code.
 """
 
 import os
-import pickle
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,12 +51,13 @@ def write_checkpoint(path: Path, contents: dict[str, Any]) -> None:
             size = file.tell()
         temporary.replace(path)
         _sync_folder(path.parent)
-        if path.stat().st_size != size:
-            raise OSError(f"{path.stat().st_size} bytes on the disk, {size} written")
+        seen = path.stat().st_size
     # torch reports a full disk as a RuntimeError of its zip writer
     except (OSError, RuntimeError) as error:
         temporary.unlink(missing_ok=True)
         raise RunError(f"cannot write the checkpoint {path}: {error}") from error
+    if seen != size:
+        raise RunError(f"cannot write the checkpoint {path}: {seen} of {size} bytes are there")
 
 
 def _sync_folder(folder: Path) -> None:
@@ -79,11 +78,14 @@ def read_checkpoint(path: Path, *, device: str | torch.device = "cpu") -> dict[s
     if not path.is_file():
         raise InputError(f"{path}: no such checkpoint file")
     try:
-        contents = torch.load(path, map_location=device, weights_only=True)
-    except (pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, EOFError, ValueError) as error:
-        raise InputError(_unreadable(path)) from error
+        with path.open("rb") as file:
+            file.read(1)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        contents = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:  # what is not a pickle can make the unpickler raise anything
+        raise InputError(_unreadable(path)) from error
     if not isinstance(contents, dict) or RECORD not in contents:
         raise InputError(f"{path}: not a checkpoint of this program (it has no '{RECORD}' record)")
     return contents  # pyright: ignore[reportUnknownVariableType]

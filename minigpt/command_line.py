@@ -138,7 +138,8 @@ def _say(message: str) -> None:
 
 def _reader_has_gone() -> bool:
     """Whether standard output is a closed pipe (`| head -1`); if so, later output is dropped."""
-    try:
+    try:  # what failed to be written is gone: only another write can tell
+        sys.stdout.write("\n")
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

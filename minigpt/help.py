@@ -14,7 +14,7 @@ INDENT = 28
 
 def help_text(schema: type[Any], config_name: str) -> str:
     """What a command takes, in ASCII; defaults are those of the composed config."""
-    return "\n".join(_lines(schema, config_name)).replace("…", "...") + "\n"
+    return "\n".join(_lines(schema, config_name)) + "\n"
 
 
 def _lines(schema: type[Any], config_name: str) -> Iterator[str]:
@@ -49,4 +49,4 @@ def _entry(head: str, body: str) -> str:
 
 
 def _about(setting: Setting) -> str:
-    return f"{setting.meaning} [{range_text(setting)}]"
+    return f"{setting.meaning} [{range_text(setting)}]".replace("…", "...")

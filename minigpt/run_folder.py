@@ -97,7 +97,7 @@ def find_checkpoint(place: str, *, for_resuming: bool = False) -> Path:
     folder: Path | None = Path(place) if place else latest_run()
     if folder is None:
         raise InputError(f"no run found under {RUNS}{os.sep}; {_HOW_TO_MAKE_ONE}")
-    if LATEST == folder:
+    if folder == LATEST:
         folder = latest_run() or folder
     if folder.is_file():
         return folder

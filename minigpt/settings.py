@@ -100,9 +100,9 @@ def range_text(setting: Setting) -> str:
 
 def must_be(setting: Setting, value: object) -> InputError:
     """The error for a value that a setting cannot have."""
-    return InputError(
-        f"{setting.key}={shown(value)}: must be {range_text(setting)} ({setting.meaning})"
-    )
+    text = shown(value)
+    text = text if len(text) <= 80 else f"{text[:80]}…"
+    return InputError(f"{setting.key}={text}: must be {range_text(setting)} ({setting.meaning})")
 
 
 def shown(value: object) -> str:

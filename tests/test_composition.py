@@ -64,7 +64,10 @@ def test_a_preset_may_build_on_another(conf: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("n_layers: 3", "conf/model/bad.yaml: unknown setting model.n_layers; the nearest is model.n_layer"),
+        (
+            "n_layers: 3",
+            "conf/model/bad.yaml: unknown setting model.n_layers; the nearest is model.n_layer",
+        ),
         ("n_layer: abc", "conf/model/bad.yaml: model.n_layer: must be int, at least 1;"),
         ("n_layer: 2.5", "conf/model/bad.yaml: model.n_layer: must be int, at least 1;"),
         ("n_layer: null", "conf/model/bad.yaml: model.n_layer: must be int, at least 1;"),
@@ -79,9 +82,7 @@ def test_a_preset_may_build_on_another(conf: Path) -> None:
         ("defaults:\n  - giant", "conf/model/bad.yaml: Could not load 'model/giant'"),
     ],
 )  # fmt: skip
-def test_a_faulty_preset_is_one_line_with_file_and_key(
-    conf: Path, text: str, message: str
-) -> None:
+def test_a_faulty_preset_is_one_line_with_file_and_key(conf: Path, text: str, message: str) -> None:
     (conf / "model" / "bad.yaml").write_text(text + "\n")
     with pytest.raises(InputError) as caught:
         compose_presets(TrainConfig, "train", {"model": "bad"}, conf)
@@ -93,7 +94,7 @@ def test_a_faulty_preset_is_one_line_with_file_and_key(
     ("text", "message"),
     [
         ("modle:\n  n_layer: 2", "unknown setting modle; the nearest is model"),
-        ("optim:\n  learning_rate: 1", "unknown setting optim.learning_rate; the nearest is optim.lr"),
+        ("optim:\n  rate: 1", "unknown setting optim.rate; the nearest is optim."),
         ("defaults:\n  - override /modle: tiny", "Could not override 'modle'"),
         ("defaults:\n  - override /model: huge", "Could not find 'model/huge'"),
     ],

@@ -76,7 +76,10 @@ def test_missing_settings_take_their_defaults() -> None:
     ("saved", "message"),
     [
         ({"sead": 1}, "unknown setting sead; the nearest is seed"),
-        ({"model": {"n_layers": 2}}, "unknown setting model.n_layers; the nearest is model.n_layer"),
+        (
+            {"model": {"n_layers": 2}},
+            "unknown setting model.n_layers; the nearest is model.n_layer",
+        ),
         ({"model": 2}, "unknown setting model;"),
         ({"model": {"n_layer": "2"}}, "model.n_layer=2: must be int, at least 1"),
         ({"model": {"n_layer": 0}}, "model.n_layer=0: must be int, at least 1"),

@@ -105,7 +105,7 @@ def generate(
         steps = list(decode(model, rows, decoding, uniforms, say))
         columns: list[list[int]] = [[]] * len(rows)
         if steps:
-            columns = torch.stack(steps, dim=1).tolist()
+            columns = cast("list[list[int]]", torch.stack(steps, dim=1).tolist())
         seconds = time.perf_counter() - began
         for i, ids in zip(batch, columns, strict=True):
             results[i] = _until_end(ids, decoding.end_id, seconds)

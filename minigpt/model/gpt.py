@@ -38,12 +38,12 @@ class GPT(nn.Module):
     def _initialise(self) -> None:
         """GPT-2's: N(0, 0.02²), biases 0; what adds to the residual stream is scaled for depth."""
         residual = 0.02 / math.sqrt(2 * self.config.n_layer)
-        for name, module in self.named_modules():
-            if isinstance(module, nn.Linear | nn.Embedding):
-                adds = name.endswith((".attention.output", ".mlp.down"))
-                nn.init.normal_(module.weight, std=residual if adds else 0.02)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                nn.init.zeros_(module.bias)
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            elif parameter.dim() == 2:
+                adds = name.endswith((".attention.output.weight", ".mlp.down.weight"))
+                nn.init.normal_(parameter, std=residual if adds else 0.02)
 
     def forward(
         self,

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, Self
 
@@ -116,9 +116,9 @@ class Milestones(L.Callback):
             validated = not stopped and (last or step % self._validation_interval == 0)
             if validated:
                 self._validate(trainer, pl_module)
-            if not stopped and self._is_due(config.sample_every_n_steps, step, validated):
+            if not stopped and self._is_due(config.sample_every_n_steps, step, otherwise=validated):
                 self._write_sample(step, pl_module)
-            if last or stopped or self._saving_is_due(step, validated):
+            if last or stopped or self._saving_is_due(step, validated=validated):
                 self._save(trainer, pl_module, LAST)
         if stopped:
             trainer.should_stop = True
@@ -146,14 +146,14 @@ class Milestones(L.Callback):
         return self.config.trainer.val_check_interval
 
     @staticmethod
-    def _is_due(interval: int | None, step: int, otherwise: bool) -> bool:
+    def _is_due(interval: int | None, step: int, *, otherwise: bool) -> bool:
         return otherwise if interval is None else step % interval == 0
 
-    def _saving_is_due(self, step: int, validated: bool) -> bool:
+    def _saving_is_due(self, step: int, *, validated: bool) -> bool:
         minutes = self.config.saving.every_minutes
         if minutes is not None and time.monotonic() - self._last_save >= 60 * minutes:
             return True
-        return self._is_due(self.config.saving.every_n_steps, step, validated)
+        return self._is_due(self.config.saving.every_n_steps, step, otherwise=validated)
 
     # ---- the clock: training steps alone ----
 
@@ -165,7 +165,7 @@ class Milestones(L.Callback):
         self._window_tokens += step_targets
 
     @contextlib.contextmanager
-    def _clock_stopped(self) -> Iterator[None]:
+    def _clock_stopped(self) -> Generator[None, None, None]:
         started = time.monotonic()
         yield
         self._step_ended = time.monotonic()
@@ -223,7 +223,7 @@ class Milestones(L.Callback):
             self.batches.validation(limit, trainer.global_rank, trainer.world_size),
             device=module.device,
             arithmetic=trainer.precision_plugin.forward_context,
-            add_up=lambda sums: trainer.strategy.reduce(sums, reduce_op="sum"),  # type: ignore[return-value]
+            add_up=lambda sums: trainer.strategy.reduce(sums, reduce_op="sum"),
         )
         row = {"val_loss": loss.per_token}
         if limit is None:  # the bytes of a part of the batches are not known

@@ -35,7 +35,7 @@ class CorpusBatches(L.LightningDataModule):
         if self.overfit is not None:
             return OneBatch(make_batch(self.data.train, self.overfit.rows))
         assert self.config.data.batch_size is not None
-        return TrainingBatches(  # pyright: ignore[reportReturnType]  (map-style by its methods)
+        return TrainingBatches(
             self.data.train,
             block_size=self.config.model.block_size,
             layout=self.config.data.layout,
@@ -80,14 +80,15 @@ class CorpusBatches(L.LightningDataModule):
             self.data.validation,
             block_size=self.config.model.block_size,
             layout="padded" if self.data.corpus.log_probability else self.config.data.layout,
-            batch_size=2 * self.config.data.batch_size // self.config.trainer.accumulate_grad_batches
+            batch_size=2
+            * self.config.data.batch_size
+            // self.config.trainer.accumulate_grad_batches
             or 1,
             document_mask=self.config.data.document_mask,
             rank=rank,
             world_size=world_size,
             limit=limit,
         )
-
 
     def facts(self) -> DataFacts:
         """What the plan says of the data; a step's tokens are an average."""

@@ -1,5 +1,4 @@
-"""The plain model under Lightning: one step of training, its optimizer, and what a checkpoint
-holds beside Lightning's own keys."""
+"""The plain model under Lightning: a step of training, its optimizer, its part of a checkpoint."""
 
 from typing import Any
 
@@ -57,7 +56,7 @@ class LanguageModel(L.LightningModule):
         }
         return cls(model.train(), config.optim, seed=config.seed, record=record)
 
-    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:  # noqa: ARG002
         """Set this step's learning rate, and dropout's random state for this micro-batch."""
         accumulated = self.trainer.accumulate_grad_batches
         micro_step = batch_idx % accumulated

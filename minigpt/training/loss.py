@@ -32,5 +32,5 @@ def bits_per_byte(nats: float, n_bytes: int) -> float:
 
 
 def perplexity(nats_per_token: float) -> float:
-    """exp of the mean loss; infinite where that leaves the range of a float."""
+    """The mean loss, exponentiated; infinite where that leaves the range of a float."""
     return math.exp(nats_per_token) if nats_per_token < math.log(1.7e308) else math.inf

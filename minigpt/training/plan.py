@@ -9,7 +9,7 @@ import torch
 from minigpt.config import TrainConfig
 from minigpt.defaults import Device
 from minigpt.model.gpt import GPT
-from minigpt.training.progress import clock
+from minigpt.training.progress import clock, table
 from minigpt.training.resume import Start
 
 _BYTES = {"32-true": 4, "64-true": 8, "bf16-mixed": 2, "16-mixed": 2}
@@ -41,32 +41,29 @@ def plan(
     first_step = start.record.get("step", 0)
     seconds = (steps - first_step) * _step_seconds(model, data.tokens_per_step)
     processes = int(config.trainer.devices) if config.trainer.devices.isdigit() else 1
-    lines = [
-        ("run", f"{folder}"),
-        ("data", data.description),
-        ("tokens", f"{data.train_tokens:,} to train on, {data.validation_tokens:,} held out"),
-        (
-            "model",
-            f"{shape.n_layer} layers, {shape.n_head} heads, {shape.n_embd} wide, context"
-            f" {shape.block_size}, vocabulary {model.vocab_size:,}",
-        ),
-        (
-            "parameters",
-            f"{parameters:,}, {model.parameter_count(embeddings=False):,} without embeddings",
-        ),
-        (
-            "steps",
-            f"{steps:,} of {data.rows_per_step} rows, about {data.tokens_per_step:,} tokens"
-            f" each, learning rate {config.optim.lr:.3g}",
-        ),
-        ("device", f"{device.name}, {config.trainer.precision}"),
-        ("memory", f"about {_memory(model, config, data, processes) / 1e9:.2g} GB"),
-        ("time", f"about {clock(seconds)} at this machine's matrix rate"),
-    ]
+    lines = {"run": f"{folder}"}
     if start.checkpoint is not None:
         changes = ", ".join(start.changes) or "no setting changed"
-        lines.insert(1, ("goes on", f"from step {first_step} of {start.checkpoint}; {changes}"))
-    return "\n".join(f"{name + ':':<12}{text}" for name, text in lines)
+        lines["goes on"] = f"from step {first_step} of {start.checkpoint}; {changes}"
+    lines |= {
+        "data": data.description,
+        "tokens": f"{data.train_tokens:,} to train on, {data.validation_tokens:,} held out",
+        "model": (
+            f"{shape.n_layer} layers, {shape.n_head} heads, {shape.n_embd} wide, context"
+            f" {shape.block_size}, vocabulary {model.vocab_size:,}"
+        ),
+        "parameters": (
+            f"{parameters:,}, {model.parameter_count(embeddings=False):,} without embeddings"
+        ),
+        "steps": (
+            f"{steps:,} of {data.rows_per_step} rows, about {data.tokens_per_step:,} tokens"
+            f" each, learning rate {config.optim.lr:.3g}"
+        ),
+        "device": f"{device.name}, {config.trainer.precision}",
+        "memory": f"about {_memory(model, config, data, processes) / 1e9:.2g} GB",
+        "time": f"about {clock(seconds)} at this machine's matrix rate",
+    }
+    return table(lines)
 
 
 def _memory(model: GPT, config: TrainConfig, data: DataFacts, processes: int) -> float:
@@ -91,8 +88,10 @@ def _memory(model: GPT, config: TrainConfig, data: DataFacts, processes: int) ->
 
 
 def _step_seconds(model: GPT, tokens: int) -> float:
-    """Time of a step from the machine's matrix rate at the model's width: 6 operations a
-    parameter and token (Kaplan et al. 2020, section 2.1)."""
+    """Time of a step at the matrix rate that the machine shows at the model's width.
+
+    A step is 6 operations a parameter and token (Kaplan et al. 2020, section 2.1).
+    """
     weight = next(model.parameters())
     width = model.config.n_embd
     a = torch.randn(1024, width, device=weight.device, dtype=weight.dtype)

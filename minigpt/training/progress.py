@@ -2,6 +2,7 @@
 
 import sys
 import time
+from typing import NoReturn
 
 from tqdm import tqdm
 
@@ -15,7 +16,7 @@ class Progress:
     def __init__(self, *, first_step: int, max_steps: int, shown: bool):
         self.max_steps = max_steps
         self.shown = shown
-        self._bar: tqdm[None] | None = None
+        self._bar: tqdm[NoReturn] | None = None
         if shown and sys.stderr.isatty():
             self._bar = tqdm(
                 total=max_steps,
@@ -69,3 +70,8 @@ def clock(seconds: float) -> str:
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def table(lines: dict[str, str]) -> str:
+    """Names and what is to be said of each, a line each, aligned."""
+    return "\n".join(f"{name + ':':<12}{text}" for name, text in lines.items())

@@ -13,10 +13,10 @@ COOL_DOWN = 0.2
 
 
 def learning_rate(step: int, optim: OptimConfig) -> float:
-    """The rate of optimizer step `step`, counted from 0; within [lr * min_lr_ratio, lr] after
-    warm-up, above 0 from the first step.
+    """The rate of optimizer step `step`, counted from 0.
 
-    `optim.lr`, `warmup_steps` and `decay_steps` must be filled (`minigpt.defaults`).
+    Above 0 from the first step, and within [lr * min_lr_ratio, lr] after warm-up. `optim.lr`,
+    `warmup_steps` and `decay_steps` must be filled (`minigpt.defaults`).
     """
     assert optim.lr is not None
     assert optim.warmup_steps is not None

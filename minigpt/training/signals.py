@@ -2,7 +2,7 @@
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator
 from types import FrameType
 
 
@@ -18,7 +18,7 @@ class StopRequest:
 
 
 @contextlib.contextmanager
-def stop_on_signals(request: StopRequest) -> Iterator[None]:
+def stop_on_signals(request: StopRequest) -> Generator[None, None, None]:
     """Note SIGINT and SIGTERM in `request` instead of dying; a second one acts at once."""
     previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 

@@ -19,7 +19,7 @@ from minigpt.errors import RunError
 from minigpt.run_folder import BEST, LAST
 from minigpt.training.loss import bits_per_byte, perplexity
 from minigpt.training.metrics_file import column, read_metrics
-from minigpt.training.progress import clock
+from minigpt.training.progress import clock, table
 from minigpt.training.samples import (
     JUDGED_SAMPLES,
     OVERFIT_LOSS,
@@ -119,7 +119,9 @@ def finish_overfit(
     given = min(OVERFIT_PROMPT, length)
     prompt = loaded.tokenizer.decode(ids[:given])
     if not recites(loaded.model, loaded.tokenizer, ids, given=given):
-        raise RunError(f"{facts}, yet the model does not go on from {prompt!r} as the document does")
+        raise RunError(
+            f"{facts}, yet the model does not go on from {prompt!r} as the document does"
+        )
     say(
         f"{facts}\nGiven {prompt!r}, the model recites the rest of the document to the end:\n\n"
         f"{loaded.tokenizer.decode(ids)}"
@@ -133,37 +135,28 @@ def say(text: str) -> None:
 
 def _summary_text(summary: dict[str, Any], folder: Path, cache: Path) -> str:
     loss = summary["val_loss"]
-    lines = [
-        (
-            "validation",
+    lines = {
+        "validation": (
             f"loss {loss:.4f} nats a token, perplexity {summary['val_perplexity']:.2f},"
-            f" {summary['val_bits_per_byte']:.4f} bits per byte (step {summary['best_step']})",
+            f" {summary['val_bits_per_byte']:.4f} bits per byte (step {summary['best_step']})"
         )
-    ]
-    if summary["floor_loss"] is not None:
-        floor = summary["floor_loss"]
-        lines.append(
-            ("floor", f"{floor:.4f} nats a token; no model can do better; {loss / floor:.3f} × that")
+    }
+    if floor := summary["floor_loss"]:
+        lines["floor"] = (
+            f"{floor:.4f} is the least any model can reach; this is {loss / floor:.3f} times that"
         )
-    if summary["valid_share"] is not None:
-        lines.append(
-            (
-                "valid",
-                f"{summary['valid_share']:.0%} of {JUDGED_SAMPLES} sampled stories are ones that"
-                " the grammar could have told",
-            )
-        )
-    lines += [
-        (
-            "training",
+    if (share := summary["valid_share"]) is not None:
+        lines["valid"] = f"{share:.0%} of {JUDGED_SAMPLES} sampled stories obey the grammar"
+    lines |= {
+        "training": (
             f"{summary['steps']:,} steps, {summary['tokens']:,} tokens in"
             f" {clock(summary['train_seconds'])}, {summary['tokens_per_second']:,.0f} tokens/s"
-            f" ({clock(summary['wall_seconds'])} in all)",
+            f" ({clock(summary['wall_seconds'])} in all)"
         ),
-        ("files", f"{folder}: checkpoints, metrics.csv, loss.png, samples.txt, summary.json"),
-        ("cache", f"{cache}"),
-    ]
-    return "\n".join(f"{name + ':':<12}{text}" for name, text in lines)
+        "files": f"{folder}: checkpoints, metrics.csv, loss.png, samples.txt, summary.json",
+        "cache": f"{cache}",
+    }
+    return table(lines)
 
 
 def plot_losses(folder: Path, *, floor: float | None) -> None:

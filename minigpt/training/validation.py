@@ -53,12 +53,8 @@ def validation_loss(
             sums[0] += summed_loss(logits, here.targets).double().cpu()
             sums[1] += batch.n_targets
     model.train(was_training)
-    nats, n_targets = add_up(sums.to(device if _has_float64(device) else "cpu")).tolist()
-    return ValidationLoss(nats, int(n_targets))
-
-
-def _has_float64(device: torch.device | str) -> bool:
-    return torch.device(device).type != "mps"
+    total = add_up(sums)
+    return ValidationLoss(total[0].item(), round(total[1].item()))
 
 
 @torch.no_grad()

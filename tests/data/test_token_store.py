@@ -137,6 +137,15 @@ def test_a_damaged_folder_is_made_again(data: DataConfig, name: str, damage: str
     assert ready(data).reused
 
 
+def test_a_stream_that_grew_is_made_again(data: DataConfig) -> None:
+    first = ready(data)
+    with (first.folder / "train.bin").open("ab") as file:
+        file.write(b"\0\0")
+    again = ready(data)
+    assert not again.reused
+    assert len(again.train.tokens) == len(first.train.tokens)
+
+
 def test_a_stop_half_way_leaves_nothing(data: DataConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt

@@ -31,7 +31,7 @@ def test_a_file_gets_the_text_byte_for_byte(tmp_path: Path) -> None:
     path.write_text("what was there before, and longer")
     write_output(str(path), "床\r\na\n")
     assert path.read_bytes() == "床\r\na\n".encode()
-    assert os.listdir(tmp_path) == ["out.txt"]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_link_stays_and_its_file_is_written(tmp_path: Path) -> None:
@@ -42,9 +42,14 @@ def test_a_link_stays_and_its_file_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "real.txt").read_text() == "new"
 
 
-def test_a_device_is_not_replaced_by_a_file() -> None:
-    write_output(os.devnull, "text")
-    assert not Path(os.devnull).is_file()
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    write_output(str(path), "text")
+    assert os.read(reader, 100) == b"text"
+    os.close(reader)
+    assert path.is_fifo()
 
 
 def test_a_failed_write_leaves_the_old_file(
@@ -60,7 +65,7 @@ def test_a_failed_write_leaves_the_old_file(
     with pytest.raises(RunError, match="No space left"):
         write_output(str(path), "new")
     assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["out.txt"]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_an_output_that_cannot_be_written_is_seen_before_the_work(tmp_path: Path) -> None:

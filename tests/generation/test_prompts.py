@@ -51,7 +51,7 @@ def test_only_the_newline_is_taken_from_a_line(
 
 
 def test_a_hyphen_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("Once\n".encode())))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Once\n")))
     assert read_prompts([], "-") == ["Once"]
 
 

@@ -61,7 +61,7 @@ def test_thirty_and_thirty_steps_are_sixty(
     straight, halves = tmp_path / "straight", tmp_path / "halves"
     assert train(*common, f"run_dir={straight}", "trainer.max_steps=60") == 0
     assert train(*common, f"run_dir={halves}", "trainer.max_steps=30") == 0
-    assert train(f"resume={halves}", "trainer.max_steps=60") == 0
+    assert train(*common, f"resume={halves}", "trainer.max_steps=60") == 0
     assert_same_bits(everything_that_counts(halves), everything_that_counts(straight))
 
 

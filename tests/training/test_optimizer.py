@@ -20,7 +20,7 @@ def test_groups(bias: bool, position: str) -> None:
     assert (decayed["weight_decay"], rest["weight_decay"]) == (0.3, 0.0)
     assert len(decayed["params"]) == 4 * 2  # qkv, output, and the MLP's two, in two blocks
     assert all(p.ndim == 2 for p in decayed["params"])
-    embeddings = [name for name in names.values() if "embedding" in name]
+    embeddings = [name for name in names.values() if name.startswith(("embedding", "position"))]
     assert embeddings
     assert not {names[id(p)] for p in decayed["params"]} & set(embeddings)
 
@@ -34,6 +34,6 @@ def test_decay_shrinks_a_matrix_without_gradient_and_leaves_a_bias() -> None:
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     for name, parameter in model.named_parameters():
-        shrinks = parameter.ndim == 2 and "embedding" not in name
+        shrinks = parameter.ndim == 2 and not name.startswith(("embedding", "position"))
         expected = before[name] * (0.95 if shrinks else 1.0)
         torch.testing.assert_close(parameter.detach(), expected)

@@ -1,5 +1,7 @@
 """The learning rate over steps: its shape, its range, its corners."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +12,9 @@ from minigpt.training.schedule import learning_rate
 SCHEDULES = ("cosine", "linear", "wsd", "constant")
 
 
-def optim(**changes: object) -> OptimConfig:
-    return OptimConfig(**({"lr": 1e-3, "warmup_steps": 100, "decay_steps": 2000} | changes))
+def optim(**changes: Any) -> OptimConfig:
+    common: dict[str, Any] = {"lr": 1e-3, "warmup_steps": 100, "decay_steps": 2000}
+    return OptimConfig(**common | changes)
 
 
 def test_the_frozen_recipe_warms_up_then_falls_to_a_tenth() -> None:

@@ -4,6 +4,8 @@ Every corpus reads or tells its documents anew each time they are asked for, so 
 be held in memory; the parts are fixed by the documents and the settings, never by a seed.
 """
 
+import hashlib
+
 from minigpt.config import DataConfig
 from minigpt.data.corpora import jsonl, stdlib, text
 from minigpt.data.corpora.corpus import Corpus
@@ -18,6 +20,7 @@ _TRAINING_SEED = 1
 _VALIDATION_SEED = 2
 _N_STORIES = 50_000
 _MOST_VALIDATION_STORIES = 1_000
+_N_KNOWN_BY = 100
 
 
 def load_corpus(config: DataConfig) -> Corpus:
@@ -54,9 +57,11 @@ def _stories(config: DataConfig) -> Corpus:
     n_train = config.max_documents or _N_STORIES
     n_validation = max(1, min(_MOST_VALIDATION_STORIES, int(n_train * config.val_fraction)))
     settings = (stories.GRAMMAR_VERSION, _TRAINING_SEED, n_train, _VALIDATION_SEED, n_validation)
+    # so that prepared tokens do not outlive a grammar that changed and kept its version
+    first = hashlib.sha256("".join(stories.stories(_TRAINING_SEED, _N_KNOWN_BY)).encode())
     return Corpus(
         name="stories",
-        identity=f"stories {settings}",
+        identity=f"stories {settings} {first.hexdigest()}",
         train=lambda: stories.stories(_TRAINING_SEED, n_train),
         validation=lambda: stories.stories(_VALIDATION_SEED, n_validation),
         n_documents=n_train + n_validation,

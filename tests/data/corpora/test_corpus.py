@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.config import DataConfig
-from minigpt.data.corpora import Corpus, load_corpus
+from minigpt.data.corpora import Corpus, load_corpus, stories
 from minigpt.data.corpora.corpus import split_corpus
 from minigpt.errors import InputError
 
@@ -126,6 +126,13 @@ def test_stories_are_the_same_whatever_else_is_set() -> None:
     assert not set(train) & set(validation)
     assert corpus.log_probability is not None
     assert corpus.log_probability(validation[0]) < 0
+
+
+def test_other_stories_are_another_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = load_corpus(DataConfig(max_documents=100)).identity
+    assert load_corpus(DataConfig(max_documents=101)).identity != before
+    monkeypatch.setattr(stories, "stories", lambda seed, count: iter([f"{seed} {count}"]))
+    assert load_corpus(DataConfig(max_documents=100)).identity != before
 
 
 @pytest.mark.parametrize("corpus", ["stories", "stdlib"])
