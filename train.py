@@ -1,5 +1,6 @@
 """Train a mini-GPT: `python train.py`, every setting as key=value; `--help` lists them."""
 
+import dataclasses
 import logging
 import os
 import sys
@@ -23,7 +24,7 @@ def main(config: TrainConfig, named: Collection[str]) -> int:
     started = time.monotonic()
     from minigpt.data.token_store import prepare
     from minigpt.defaults import fill, find_device
-    from minigpt.training.resume import find_start, load_origin
+    from minigpt.training.resume import check_same_data, find_start, load_origin
 
     start = find_start(config, named)
     device = find_device(start.config.trainer.accelerator)
@@ -31,8 +32,11 @@ def main(config: TrainConfig, named: Collection[str]) -> int:
     if start.is_finished(config):
         say(f"nothing to do: {start.checkpoint} is at step {start.record['step']} of its run")
         return 0
-    origin = load_origin(start)
+    origin = load_origin(start, named)
+    if origin is not None:
+        config = dataclasses.replace(config, model=origin.model.config)
     data = prepare(config.data, origin.tokenizer if origin else config.tokenizer, say=say)
+    check_same_data(start, data.folder.name)
 
     from minigpt.run_folder import create_run_folder
     from minigpt.training.callbacks import Milestones

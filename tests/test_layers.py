@@ -25,7 +25,7 @@ LAYERS = (
 ONLY_IN = {
     "lightning": (
         "training.lightning_module", "training.callbacks", "training.datamodule",
-        "training.progress", "training.tracker", "training.run",
+        "training.tracker",
     ),
     "wandb": ("training.tracker",),
     "datasets": ("data.corpora",),

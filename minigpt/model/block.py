@@ -9,7 +9,7 @@ from minigpt.model.kv_cache import KVCache
 
 
 class MLP(nn.Module):
-    """Two linear maps, four times as wide between them, and a nonlinearity; position by position."""
+    """Two linear maps with a nonlinearity between, four times as wide; each position by itself."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

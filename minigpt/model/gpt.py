@@ -95,7 +95,7 @@ class GPT(nn.Module):
         """
         past, T = 0 if cache is None else cache.length, tokens.size(1)
         S = past + T
-        if S > self.config.block_size:
+        if self.config.block_size < S:
             raise ValueError(f"{S} positions are beyond block_size={self.config.block_size}")
         if positions is None:
             positions = torch.arange(past, S, device=tokens.device)
@@ -111,7 +111,7 @@ class GPT(nn.Module):
         """(…, C) to (…, V), through the embedding's own weight."""
         return F.linear(hidden, self.embedding.weight)
 
-    def parameter_count(self, embeddings: bool = True) -> int:
-        """Trainable numbers, the shared one once; without the token and position tables if asked."""
+    def parameter_count(self, *, embeddings: bool = True) -> int:
+        """How many numbers are trained, with the token and position tables or without."""
         tables = [m for m in self.modules() if isinstance(m, nn.Embedding) and not embeddings]
         return sum(p.numel() for p in self.parameters()) - sum(t.weight.numel() for t in tables)

@@ -53,6 +53,7 @@ class LanguageModel(L.LightningModule):
             "tokenizer": data.tokenizer.to_json(),
             "config": plain(config),
             "documents": data.documents,
+            "data": data.folder.name,
         }
         return cls(model.train(), config.optim, seed=config.seed, record=record)
 

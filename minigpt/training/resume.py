@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from minigpt.checkpoint import RECORD, LoadedModel, load_model, read_checkpoint
-from minigpt.config import TrainConfig, from_plain, plain
+from minigpt.config import TrainConfig, from_plain
 from minigpt.errors import InputError
 from minigpt.run_folder import (
     LAST,
@@ -15,6 +15,7 @@ from minigpt.run_folder import (
     latest_run,
     run_folder_of,
 )
+from minigpt.settings import set_value, shown, value_of
 
 #: What a resumed run may be told anew. The rest (the model, the tokenizer, the data and their
 #: order, the seed) makes it the run it is.
@@ -26,6 +27,8 @@ MAY_CHANGE = (
     "compile",
     "data.num_workers",
     "data.cache_dir",
+    "data.path",  # the text has to be the same: `check_same_data`
+    "data.val_path",
     "sample_every_n_steps",
 )
 #: Where the run is and what to do with it; no part of what it is.
@@ -86,52 +89,50 @@ def merge(
 
     Raises `InputError` for a change that would make it another run.
     """
-    old = _flat(plain(from_plain(TrainConfig, saved)))
-    asked = _flat(plain(config))
-    merged, changes = dict(old), list[str]()
-    for key in named:
-        if key in _OF_THE_COMMAND or asked[key] is None or asked[key] == old[key]:
+    merged = from_plain(TrainConfig, saved)
+    changes: list[str] = []
+    for key in sorted(named):
+        old, asked = value_of(merged, key), value_of(config, key)
+        if key in _OF_THE_COMMAND or asked is None or asked == old:
             continue
         if not key.startswith(MAY_CHANGE):
             raise InputError(
-                f"{key}={asked[key]}: a resumed run keeps {key}={old[key]};"
+                f"{key}={shown(asked)}: a resumed run keeps {key}={shown(old)};"
                 " start a new run to change it"
             )
-        merged[key] = asked[key]
-        changes.append(f"{key}: {old[key]} -> {asked[key]}")
+        set_value(merged, key, asked)
+        changes.append(f"{key}: {shown(old)} -> {shown(asked)}")
     for key in _OF_THE_COMMAND:
-        merged[key] = asked[key]
-    return from_plain(TrainConfig, _nested(merged)), changes
+        set_value(merged, key, value_of(config, key))
+    return merged, changes
 
 
-def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in nested.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")  # pyright: ignore[reportUnknownArgumentType]
-        else:
-            flat[prefix + key] = value
-    return flat
-
-
-def _nested(flat: dict[str, Any]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for key, value in flat.items():
-        *groups, name = key.split(".")
-        place = nested
-        for group in groups:
-            place = place.setdefault(group, {})
-        place[name] = value
-    return nested
-
-
-def load_origin(start: Start) -> LoadedModel | None:
+def load_origin(start: Start, named: Iterable[str]) -> LoadedModel | None:
     """The model and tokenizer that a run starts from: its own, those of `init_from`, or None.
 
-    A resumed run gets its weights again from Lightning, with the optimizer's state.
+    A resumed run gets its weights again from Lightning, with the optimizer's state. Raises
+    `InputError` for settings that `init_from` has decided.
     """
     if start.checkpoint is not None:
         return load_model(start.checkpoint)
-    if start.config.init_from:
-        return load_model(find_checkpoint(start.config.init_from))
-    return None
+    if not start.config.init_from:
+        return None
+    for key in sorted(named):
+        if key.startswith(("model.", "tokenizer.")):
+            raise InputError(
+                f"{key}: init_from={start.config.init_from} brings its own; leave it out"
+            )
+    return load_model(find_checkpoint(start.config.init_from))
+
+
+def check_same_data(start: Start, prepared: str) -> None:
+    """Raise `InputError` if a resumed run would go on with other tokens than it began with.
+
+    `prepared` is the digest that names the prepared tokens: it stands for the documents, their
+    split and the tokenizer, wherever the files lie now.
+    """
+    if start.checkpoint is not None and start.record["data"] != prepared:
+        raise InputError(
+            f"the corpus is not the one that {start.checkpoint} was trained on: its text has"
+            " changed since; start a new run"
+        )

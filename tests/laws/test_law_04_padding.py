@@ -83,8 +83,7 @@ def test_model_gives_a_padded_batch_what_it_gives_each_row_alone(
             model, tokens[row : row + 1, mask], targets[row : row + 1, mask], readable
         )
         assert torch.allclose(logits[row, mask], alone[0], rtol=0, atol=1e-12)
-        for total, part in zip(summed, parts, strict=True):
-            total += part
+        summed = [total + part for total, part in zip(summed, parts, strict=True)]
     for found, expected in zip(gradients, summed, strict=True):
         assert torch.allclose(found, expected, rtol=1e-10, atol=1e-12)
 

@@ -96,3 +96,18 @@ def test_resume_auto_starts_afresh_where_nothing_is(train: Train, tmp_path: Path
     assert train("resume=auto", f"run_dir={run}", "trainer.max_steps=2") == 0
     assert read_checkpoint(run / LAST)["global_step"] == 2
     assert train(f"resume={tmp_path / 'nowhere'}") == 2
+
+
+def test_the_text_may_move_but_not_change(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, run = tmp_path / "a.txt", tmp_path / "run"
+    text.write_text("the sea and the stars\n" * 30, encoding="utf-8")
+    assert train(f"data.path={text}", f"run_dir={run}", "trainer.max_steps=2") == 0
+    text = text.rename(tmp_path / "b.txt")
+    again = (f"data.path={text}", f"resume={run}")
+    assert train(*again, "trainer.max_steps=4") == 0
+    text.write_text("the sea and the tars\n" * 30, encoding="utf-8")
+    assert train(*again, "trainer.max_steps=6") == 2
+    assert "its text has changed" in capsys.readouterr().err.splitlines()[-1]
+    assert read_checkpoint(run / LAST)["global_step"] == 4

@@ -117,7 +117,6 @@ def test_dropout_on_each_residual_branch(silent: str) -> None:
     """With the other branch at zero, what is dropped leaves the stream as it was."""
     b, x = block(dropout=0.5), stream(T=16)
     b.attention.dropout = 0.0
-    assert not (b(x) == x).any()
     nn.init.zeros_(b.get_parameter(f"{silent}.weight"))
     nn.init.zeros_(b.get_parameter(f"{silent}.bias"))
     assert 0.3 < (b(x) == x).double().mean().item() < 0.7
