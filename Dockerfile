@@ -5,7 +5,7 @@
 #   docker run … minigpt model=small                     settings, as for train.py
 #   docker run … --volume "$PWD":/text:ro minigpt data=text data.path=/text/my.txt
 #   docker run … --gpus all minigpt                      on the machine's GPUs
-#   docker run … --entrypoint .venv/bin/python minigpt generate.py
+#   docker run … --entrypoint /minigpt/.venv/bin/python minigpt generate.py
 #
 # The torch of the lock comes from PyPI, whose wheel for x86-64 Linux holds CUDA: --gpus all needs
 # the NVIDIA driver and container toolkit on the host, and nothing more in here.
@@ -30,4 +30,4 @@ COPY --chown=minigpt:minigpt . .
 RUN mkdir -p runs data/cache
 VOLUME ["/minigpt/runs", "/minigpt/data/cache"]
 
-ENTRYPOINT [".venv/bin/python", "train.py"]
+ENTRYPOINT ["/minigpt/.venv/bin/python", "/minigpt/train.py"]

@@ -15,7 +15,7 @@ PYTEST := OMP_NUM_THREADS=1 $(VENV_PYTHON) -m pytest --numprocesses=auto --maxpr
 env: .venv/installed
 
 .venv/installed: requirements.lock
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("minigpt needs Python 3.11: make $@ PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("minigpt needs Python 3.11: make env PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 	$(VENV_PYTHON) -m pip install --disable-pip-version-check --requirement requirements.lock
 	@touch $@

@@ -65,18 +65,24 @@ def fill(config: TrainConfig, device: Device) -> TrainConfig:
     of its weights grows with it (Yang et al. 2022, "Tensor Programs V"). Raises `InputError` for
     a precision or a number of processes that cannot be had.
     """
+    from minigpt.data.batches import rows_per_micro_batch
+
     on_cpu = device.kind == "cpu"
     preset = next(p for p in _PRESETS if config.model.n_embd < p.below_width)
     max_steps = config.trainer.max_steps or (preset.max_steps_cpu if on_cpu else preset.max_steps)
     decay_steps = config.optim.decay_steps or max_steps
     warmup = config.optim.warmup_steps
+    batch_size = config.data.batch_size
+    if batch_size is None:
+        batch_size = preset.batch_size_cpu if on_cpu else preset.batch_size
+    if config.overfit and config.trainer.accumulate_grad_batches != 1:
+        raise InputError("trainer.accumulate_grad_batches: overfit=true trains on one batch; use 1")
+    if not config.overfit:
+        processes = _device_count(config.trainer.devices, device) * config.trainer.num_nodes
+        rows_per_micro_batch(batch_size, config.trainer.accumulate_grad_batches, processes)
     return dataclasses.replace(
         config,
-        data=dataclasses.replace(
-            config.data,
-            batch_size=config.data.batch_size
-            or (preset.batch_size_cpu if on_cpu else preset.batch_size),
-        ),
+        data=dataclasses.replace(config.data, batch_size=batch_size),
         tokenizer=dataclasses.replace(
             config.tokenizer, vocab_size=config.tokenizer.vocab_size or preset.vocab_size
         ),
@@ -93,6 +99,16 @@ def fill(config: TrainConfig, device: Device) -> TrainConfig:
             val_check_interval=config.trainer.val_check_interval or max(1, max_steps // 10),
         ),
     )
+
+
+def _device_count(devices: str, device: Device) -> int:
+    """How many processes a machine runs; any number on a CPU."""
+    if devices == "auto":
+        return device.count
+    count = int(devices)
+    if device.kind != "cpu" and count > device.count:
+        raise InputError(f"trainer.devices={count}: this machine has {device.count}")
+    return count
 
 
 def _precision(asked: str | None, device: Device) -> str:

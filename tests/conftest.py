@@ -30,7 +30,7 @@ class Train:
     """
 
     def __init__(self, text: Path, cache: Path) -> None:
-        self.settings = (
+        self.settings: tuple[str, ...] = (
             "data=text",
             f"data.path={text}",
             "data.document=line",

@@ -106,7 +106,7 @@ def test_make_and_docker_install_the_same_lock() -> None:
 
 def test_docker_runs_train_as_nobody_special() -> None:
     lines = read("Dockerfile").splitlines()
-    assert 'ENTRYPOINT [".venv/bin/python", "train.py"]' in lines
+    assert 'ENTRYPOINT ["/minigpt/.venv/bin/python", "/minigpt/train.py"]' in lines
     assert 'VOLUME ["/minigpt/runs", "/minigpt/data/cache"]' in lines
     assert [line for line in lines if line.startswith("USER")] == ["USER minigpt"]
 

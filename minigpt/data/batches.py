@@ -151,6 +151,18 @@ def row_indices(seed: int, first: int, count: int, n_rows: int) -> Rows:
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
 
+def rows_per_micro_batch(batch_size: int, accumulate: int, world_size: int) -> int:
+    """How many of a step's rows a process reads at once; `InputError` if they do not divide."""
+    parts = accumulate * world_size
+    if batch_size % parts:
+        raise InputError(
+            f"data.batch_size={batch_size} rows a step cannot be divided by"
+            f" trainer.accumulate_grad_batches={accumulate} times {world_size} devices;"
+            f" a multiple of {parts} is needed"
+        )
+    return batch_size // parts
+
+
 class TrainingBatches(Dataset[Batch]):
     """This process's micro-batches by number, from 0 without end: a map-style data set.
 
@@ -172,12 +184,7 @@ class TrainingBatches(Dataset[Batch]):
         document_mask: bool = False,
     ) -> None:
         """Fix what the batches depend on; `InputError` if the rows cannot be dealt out evenly."""
-        if batch_size % (accumulate * world_size):
-            raise InputError(
-                f"data.batch_size={batch_size} rows a step cannot be divided by"
-                f" trainer.accumulate_grad_batches={accumulate} times {world_size} devices;"
-                f" a multiple of {accumulate * world_size} is needed"
-            )
+        rows_per_micro_batch(batch_size, accumulate, world_size)
         self.store = store
         self.rows = spans(store, block_size, layout)
         self.batch_size = batch_size
@@ -196,7 +203,7 @@ class TrainingBatches(Dataset[Batch]):
         """Micro-batch number `micro_index` of this rank."""
         step, micro_step = divmod(micro_index, self.accumulate)
         rows = self.step_rows(step)
-        share = self.batch_size // (self.accumulate * self.world_size)
+        share = rows_per_micro_batch(self.batch_size, self.accumulate, self.world_size)
         first = (micro_step * self.world_size + self.rank) * share
         return make_batch(
             self.store,

@@ -34,19 +34,27 @@ def sample_token(logits: Tensor, sampling: Sampling, uniforms: Tensor | None = N
     if sampling.temperature == 0:
         return logits.argmax(dim=-1)
     assert uniforms is not None
-    return draw(probabilities(logits, sampling), uniforms)
+    probabilities, ids = candidates(logits, sampling)
+    drawn = draw(probabilities, uniforms)
+    return drawn if ids is None else ids.gather(-1, drawn[:, None])[:, 0]
 
 
-def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
-    """What is sampled from, (B, V): float64 for float64 logits, float32 for all others."""
+def candidates(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor | None]:
+    """What is sampled from: probabilities (B, K), and the ids (B, K) they are of.
+
+    Without `top_k` K is V, and the ids are None: each is its place. The probabilities are float64
+    for float64 logits and float32 for all others.
+    """
     if logits.dtype != torch.float64:
         logits = logits.float()
     logits = with_temperature(logits, sampling.temperature)
-    if sampling.top_k is not None:
-        logits = keep_top_k(logits, sampling.top_k)
+    ids = None
+    if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
+        ids = top_k(logits, sampling.top_k)
+        logits = logits.gather(-1, ids)
     if sampling.top_p is not None:
         logits = keep_top_p(logits, sampling.top_p)
-    return logits.softmax(dim=-1)
+    return logits.softmax(dim=-1), ids
 
 
 def with_temperature(logits: Tensor, temperature: float) -> Tensor:
@@ -59,15 +67,14 @@ def with_temperature(logits: Tensor, temperature: float) -> Tensor:
     return (logits - logits.amax(dim=-1, keepdim=True)) / temperature
 
 
-def keep_top_k(logits: Tensor, k: int) -> Tensor:
-    """The k best logits of a row, the others -inf; of equal ones the lowest ids are kept."""
-    if k >= logits.shape[-1]:
-        return logits
+def top_k(logits: Tensor, k: int) -> Tensor:
+    """The ids (B, k) of a row's k best logits, in ascending order; of equal ones the lowest ids."""
     last = logits.topk(k, dim=-1).values[:, -1:]
     better = logits > last
-    equal = logits == last
+    equal = logits == last  # topk may take any of these, so they are chosen here
     room = k - better.sum(dim=-1, keepdim=True)
-    return logits.masked_fill(~(better | (equal & (equal.cumsum(dim=-1) <= room))), -torch.inf)
+    kept = better | (equal & (equal.cumsum(dim=-1) <= room))
+    return kept.view(torch.uint8).topk(k, dim=-1).indices.sort(dim=-1).values
 
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
@@ -80,22 +87,21 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     ordered, ids = logits.sort(dim=-1, descending=True, stable=True)
     reached = ordered.softmax(dim=-1).cumsum(dim=-1)
     # a token is left out when those before it reach p already
-    left_out = torch.zeros_like(logits, dtype=torch.bool)
-    left_out.scatter_(-1, ids[:, 1:], reached[:, :-1] >= p)
-    return logits.masked_fill(left_out, -torch.inf)
+    ordered[:, 1:].masked_fill_(reached[:, :-1] >= p, -torch.inf)
+    return torch.empty_like(logits).scatter_(-1, ids, ordered)
 
 
 def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     """Inverse-CDF sampling: the token, (B,) int64, at which a row's running sum passes its share.
 
-    `uniforms` (B,) in [0, 1] are the shares of the whole. Only a token of positive probability is
+    `uniforms` (B,) in [0, 1) are the shares of the whole. Only a token of positive probability is
     taken, even where a parallel sum is not monotone.
     """
-    running = probabilities.cumsum(dim=-1).masked_fill_(probabilities == 0, 0)
-    total = running.amax(dim=-1, keepdim=True)
-    target = uniforms.to(total.dtype)[:, None] * total
-    target = torch.minimum(target, total.nextafter(torch.zeros_like(total)))  # rounding reaches it
-    return (running > target).to(torch.uint8).argmax(dim=-1)  # argmax: the first of equals
+    running = probabilities.cumsum(dim=-1) * (probabilities > 0)
+    below_one = 1 - torch.finfo(running.dtype).eps / 2  # so that a share is less than the whole
+    shares = uniforms.to(running.dtype).clamp(max=below_one)[:, None]
+    passed = running > shares * running.amax(dim=-1, keepdim=True)
+    return passed.view(torch.uint8).argmax(dim=-1)  # argmax gives the first of equals
 
 
 class Uniforms:

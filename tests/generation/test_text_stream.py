@@ -23,7 +23,7 @@ def stream(pieces: list[bytes]) -> list[str]:
 places = st.lists(st.integers(min_value=0), max_size=12)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(st.text(), places)
 def test_pieces_of_a_text_join_to_it_without_replacement(text: str, places: list[int]) -> None:
     shown = stream(cut(text.encode(), places))
@@ -31,7 +31,7 @@ def test_pieces_of_a_text_join_to_it_without_replacement(text: str, places: list
     assert shown[-1] == ""
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(st.binary(max_size=40), places)
 def test_any_bytes_join_to_the_text_of_the_whole(data: bytes, places: list[int]) -> None:
     assert "".join(stream(cut(data, places))) == data.decode("utf-8", "replace")
