@@ -44,16 +44,17 @@ def main(config: TrainConfig, named: Collection[str]) -> int:
     from minigpt.training.lightning_module import LanguageModel
     from minigpt.training.plan import plan
     from minigpt.training.summary import finish, finish_overfit, write_config
+    from minigpt.training.tracker import closed_at_the_end
 
     module = LanguageModel.for_run(config, data, start, origin)
     batches = CorpusBatches(data, config)
     folder = start.folder or create_run_folder(config.run_dir)
     milestones = Milestones(config, folder, batches, writes_files=not is_child())
-    trainer = build_trainer(config, folder, milestones, start.record.get("wandb_id"))
+    trainer = build_trainer(config, folder, milestones, module.record["run_id"])
     if trainer.is_global_zero:
         write_config(folder, config)
         say(plan(module.model, config, device, batches.facts(), folder, start))
-    with milestones:
+    with milestones, closed_at_the_end(config.logger.kind):
         trainer.fit(module, datamodule=batches, ckpt_path=start.checkpoint, weights_only=True)
     if not trainer.is_global_zero:
         return 0
@@ -72,7 +73,7 @@ def main(config: TrainConfig, named: Collection[str]) -> int:
 
 
 def build_trainer(
-    config: TrainConfig, folder: Path, milestones: "Milestones", wandb_id: str | None
+    config: TrainConfig, folder: Path, milestones: "Milestones", run_id: str
 ) -> "L.Trainer":
     """Lightning's Trainer with the run's own milestones in place of its saving and validation."""
     import lightning as L  # noqa: N812  (Lightning's own name for it)
@@ -100,7 +101,7 @@ def build_trainer(
         benchmark=settings.benchmark,
         detect_anomaly=settings.detect_anomaly,
         profiler=settings.profiler,
-        logger=build_tracker(config, folder, wandb_id) or False,
+        logger=build_tracker(config, folder, run_id, say) or False,
         callbacks=[milestones],
         plugins=[AtomicCheckpointIO()],
         limit_val_batches=0,

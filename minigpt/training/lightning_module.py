@@ -1,5 +1,6 @@
 """The plain model under Lightning: a step of training, its optimizer, its part of a checkpoint."""
 
+import secrets
 from typing import Any
 
 import lightning as L  # noqa: N812  (Lightning's own name for it)
@@ -46,7 +47,7 @@ class LanguageModel(L.LightningModule):
         model = origin.model if origin else GPT(config.model, data.tokenizer.vocab_size)
         if config.compile:
             model.compile()
-        counts = start.record or {"tokens": 0, "train_seconds": 0.0}
+        counts = start.record or {"tokens": 0, "train_seconds": 0.0, "run_id": secrets.token_hex(4)}
         record = counts | {
             "model_config": plain(model.config),
             "vocab_size": model.vocab_size,

@@ -1,6 +1,8 @@
 """The tracker beside metrics.csv: W&B or TensorBoard, through Lightning's loggers."""
 
+import contextlib
 import os
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +11,34 @@ from lightning.pytorch.loggers import Logger
 from minigpt.config import TrainConfig, plain
 
 
-def build_tracker(config: TrainConfig, folder: Path, run_id: str | None) -> Logger | None:
+def build_tracker(
+    config: TrainConfig, folder: Path, run_id: str, say: Callable[[str], None]
+) -> Logger | None:
     """The tracker that `logger.kind` asks for; None for csv, which every run writes anyway.
 
-    `run_id` is W&B's id of the run that goes on, so that its steps do too.
+    `run_id` is W&B's id of the run; one that goes on keeps it, so that its steps go on too.
     """
     match config.logger.kind:
         case "wandb":
-            return _wandb(config, folder, run_id)
+            return _wandb(config, folder, run_id, say)
         case "tensorboard":
             from lightning.pytorch.loggers import TensorBoardLogger
 
             return TensorBoardLogger(folder, name="tensorboard", version="")
         case _:
             return None
+
+
+@contextlib.contextmanager
+def closed_at_the_end(kind: str) -> Generator[None, None, None]:
+    """End W&B's run however training ends, so that the next run of this process is another."""
+    try:
+        yield
+    finally:
+        if kind == "wandb":
+            import wandb
+
+            wandb.finish()
 
 
 def wandb_has_key() -> bool:
@@ -32,17 +48,21 @@ def wandb_has_key() -> bool:
     return bool(os.environ.get("WANDB_API_KEY") or wandb.api.api_key)
 
 
-def _wandb(config: TrainConfig, folder: Path, run_id: str | None) -> Logger:
+def _wandb(config: TrainConfig, folder: Path, run_id: str, say: Callable[[str], None]) -> Logger:
     from lightning.pytorch.loggers import WandbLogger
 
     offline = os.environ.get("WANDB_MODE") == "offline" or not wandb_has_key()
-    arguments: dict[str, Any] = {"config": plain(config), "resume": "allow"}
+    if offline:
+        say(
+            f"W&B works offline, without a key; send it later with: wandb sync {folder}/wandb/latest-run"
+        )
+    mode = "offline" if offline else "online"
+    arguments: dict[str, Any] = {"config": plain(config), "resume": "allow", "mode": mode}
     os.environ.setdefault("WANDB_SILENT", "true")
     return WandbLogger(
         project=config.logger.project,
         name=config.logger.name or folder.resolve().name,
         save_dir=folder,
         id=run_id,
-        offline=offline,
         **arguments,
     )
