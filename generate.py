@@ -103,14 +103,17 @@ def show_streamed(
     from minigpt.generation.text_stream import TextStream
 
     text = TextStream(loaded.tokenizer.token_bytes)
+    notices: list[str] = []
     n_tokens = 0
     write_output("", prompts[0].text if config.echo else "")
     try:
-        for token in stream(loaded.model, prompts[0].ids, decoding, seed=seed, say=say):
+        for token in stream(loaded.model, prompts[0].ids, decoding, seed=seed, say=notices.append):
             n_tokens += 1
             write_output("", text.push(token))
-    finally:  # what comes after Ctrl-C begins a line too
+    finally:  # after Ctrl-C too; on a terminal a notice would stand in the middle of the text
         write_output("", text.finish() + "\n")
+        for notice in notices:
+            say(notice)
     return n_tokens
 
 

@@ -1,5 +1,7 @@
 """What a position adds to the token that stands there: one row of a table, (block_size, C)."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -29,13 +31,19 @@ def sinusoidal_table(length: int, width: int) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """`sinusoidal_table` as a module; not in the state dict, since the shape gives it."""
+    """`sinusoidal_table` at the size of the token embeddings; it is not in the state dict.
+
+    A sine has a root mean square of 1/√2 and a new embedding one of 0.02: at its full size the
+    table would drown the tokens, and learning would have to wait until they have grown. The paper
+    meets that by multiplying the embeddings by √C, which the head that is tied to them would feel.
+    Here the table is multiplied by 0.02·√2 instead, so that tokens and positions start level.
+    """
 
     table: Tensor
 
     def __init__(self, length: int, width: int) -> None:
         super().__init__()
-        table = sinusoidal_table(length, width).to(torch.get_default_dtype())
+        table = (0.02 * math.sqrt(2) * sinusoidal_table(length, width)).float()
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, positions: Tensor) -> Tensor:

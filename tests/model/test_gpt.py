@@ -79,7 +79,7 @@ def test_forward_by_its_parts(position: str, norm_order: str) -> None:
     if position == "learned":
         table = model.get_parameter("position.weight")
     else:
-        table = sinusoidal_table(12, 8).float().double()
+        table = (0.02 * math.sqrt(2) * sinusoidal_table(12, 8)).float().double()
     x = model.embedding.weight[tokens] + table[:9]
     for block in model.blocks:
         x = block(x)

@@ -53,6 +53,12 @@ def test_the_sinusoidal_module_looks_rows_up_and_saves_nothing() -> None:
     assert not list(fixed.parameters())
     assert not fixed.state_dict()
     positions = torch.tensor([[0, 8], [3, 3]])
-    expected = sinusoidal_table(9, 4)[positions]
+    expected = 0.02 * math.sqrt(2) * sinusoidal_table(9, 4)[positions]
     assert fixed(positions).shape == (2, 2, 4)
-    assert torch.allclose(fixed(positions), expected, rtol=0, atol=1e-7)
+    assert torch.allclose(fixed(positions), expected, rtol=0, atol=1e-8)
+
+
+def test_positions_start_at_the_size_of_the_token_embeddings() -> None:
+    for width in (64, 65):
+        table = SinusoidalPositions(256, width).table
+        assert table.square().mean().sqrt().item() == pytest.approx(0.02, rel=0.01)

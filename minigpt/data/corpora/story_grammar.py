@@ -50,19 +50,18 @@ _CAST = {
 _NAMES = tuple(_CAST)
 _TRAITS = ("small", "brave", "quiet", "kind", "young", "shy", "clever", "merry", "sleepy", "gentle")
 _ANIMALS = ("fox", "bear", "rabbit", "mouse", "frog", "cat", "dog", "duck", "goat", "squirrel")
-_PLACES = {
-    "river": "by the river",
-    "bridge": "under the bridge",
-    "hill": "on the hill",
-    "mill": "near the mill",
-    "forest": "in the forest",
-    "barn": "behind the barn",
-    "lake": "by the lake",
-    "garden": "in the garden",
-    "cave": "near the cave",
-    "tower": "under the tower",
-}
-_WHERE = {where: place for place, where in _PLACES.items()}
+_PLACES = (
+    "by the river",
+    "under the bridge",
+    "on the hill",
+    "near the mill",
+    "in the forest",
+    "behind the barn",
+    "by the lake",
+    "in the garden",
+    "near the cave",
+    "under the tower",
+)
 _COLOURS = ("red", "blue", "green", "yellow", "white", "golden", "silver", "purple")
 _THINGS = ("kite", "drum", "hat", "boat", "lamp", "ball", "scarf", "flute")
 _LOOKS = ("old", "new", "tiny", "huge", "pretty", "heavy", "light", "shiny")
@@ -155,7 +154,7 @@ def _introduces() -> Telling[tuple[Someone, Someone]]:
     yield " named "
     hero = yield from _someone()
     yield " lived "
-    yield from _place()
+    yield _PLACES
     yield f". {hero.their.capitalize()} "
     yield ("best", "oldest", "dearest", "only")
     yield " friend was "
@@ -190,11 +189,6 @@ def _newcomer(*others: Someone) -> Telling[Someone]:
     return someone
 
 
-def _place() -> Telling[str]:
-    """Tells where, "by the river", and returns the place, "river"."""
-    return _WHERE[(yield tuple(_WHERE))]
-
-
 def _thing() -> Telling[str]:
     """Tells of a "red kite"."""
     colour = yield _COLOURS
@@ -215,12 +209,12 @@ def _seeks(hero: Someone, friend: Someone, thing: str) -> Telling[None]:
     yield '. "'
     if (yield Fork(("It", "Ask"))) == "It":
         yield " is "
-        place = yield from _place()
+        yield _PLACES
         yield '," said'
         yield from _in_some_manner(friend)
         yield f". So {hero.they} "
         yield _MOVES
-        yield f" to the {place} and found the {thing} "
+        yield f" there and found the {thing} "
         yield _SPOTS
     else:
         yield " "
@@ -230,16 +224,16 @@ def _seeks(hero: Someone, friend: Someone, thing: str) -> Telling[None]:
         yield f". {third.name}, a "
         yield from _kind()
         yield f", had found the {thing} "
-        yield from _place()
+        yield _PLACES
 
 
 def _trades(hero: Someone, friend: Someone, thing: str) -> Telling[None]:
     yield f", and {friend.name} wanted some "
-    food = yield _FOODS
+    yield _FOODS
     yield f" for it. {hero.name} "
     yield ("found", "made", "borrowed", "bought")
-    yield f" {food} "
-    yield from _place()
+    yield " some "
+    yield _PLACES
     yield f'. "Will you trade, {friend.name}?" asked'
     yield from _in_some_manner(hero)
     yield '. "'
@@ -252,25 +246,24 @@ def _trades(hero: Someone, friend: Someone, thing: str) -> Telling[None]:
         yield from _in_some_manner(friend)
         yield f". So {hero.name} "
         yield ("ate", "kept", "shared", "sold")
-        yield f" the {food}"
+        yield " it all"
 
 
 def _helps(hero: Someone, friend: Someone, thing: str) -> Telling[None]:
     yield f". Then {hero.they} heard a cry "
-    yield from _place()
+    yield _PLACES
     yield f". It was {friend.name}, stuck "
     yield _SPOTS
     yield f'. "Help me, {hero.name}!" cried'
     yield from _in_some_manner(friend)
     yield f". {hero.name} "
-    saviour = hero
     if (yield Fork(("dropped", "called"))) == "called":
         yield " "
-        saviour = yield from _newcomer(hero, friend)
+        yield from _newcomer(hero, friend)
         yield f", who pulled {friend.them} out"
     else:
         yield f" the {thing} and pulled {friend.them} out"
-    yield f'. "Thank you, {saviour.name}," said'
+    yield f'. "Thank you, {hero.name}," said'
     yield from _in_some_manner(friend)
 
 
@@ -280,8 +273,8 @@ def _gives(hero: Someone, friend: Someone, thing: str) -> Telling[None]:
     yield " "
     yield ("hours", "days", "nights", "weeks")
     yield f". {hero.they.capitalize()} hid the {thing} "
-    place = yield from _place()
-    yield f'. "Come to the {place}, {friend.name}," said'
+    yield _PLACES
+    yield f'. "Come with me, {friend.name}," said'
     yield from _in_some_manner(hero)
     yield ". They "
     yield _MOVES
@@ -315,17 +308,17 @@ def _returns(hero: Someone, friend: Someone, thing: str) -> Telling[None]:
         yield '," said'
         yield from _in_some_manner(friend)
         yield f". They found {third.name} "
-        yield from _place()
+        yield _PLACES
         yield f" and gave {third.them} the {thing}"
 
 
 def _races(hero: Someone, friend: Someone, thing: str) -> Telling[None]:
     yield '. "Go!" cried '
-    judge = yield from _newcomer(hero, friend)
+    yield from _newcomer(hero, friend)
     yield ". "
-    loser = yield (hero.name, friend.name)
-    winner = friend if loser == hero.name else hero
+    loser = _CAST[(yield (hero.name, friend.name))]
+    winner = friend if loser == hero else hero
     yield " "
     yield _MISHAPS
     yield f', so {winner.name} won. "The {thing} is yours, {winner.name}," said'
-    yield from _in_some_manner(judge)
+    yield from _in_some_manner(loser)
