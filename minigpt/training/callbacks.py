@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import lightning as L  # noqa: N812  (Lightning's own name for it)
 import torch
@@ -222,7 +222,10 @@ class Milestones(L.Callback):
             module.model,
             self.batches.validation(limit, trainer.global_rank, trainer.world_size),
             device=module.device,
-            arithmetic=trainer.precision_plugin.forward_context,
+            arithmetic=lambda: cast(
+                "contextlib.AbstractContextManager[object]",
+                trainer.precision_plugin.forward_context(),
+            ),
             add_up=lambda sums: trainer.strategy.reduce(sums, reduce_op="sum"),
         )
         row = {"val_loss": loss.per_token}

@@ -53,9 +53,7 @@ def _wandb(config: TrainConfig, folder: Path, run_id: str, say: Callable[[str], 
 
     offline = os.environ.get("WANDB_MODE") == "offline" or not wandb_has_key()
     if offline:
-        say(
-            f"W&B works offline, without a key; send it later with: wandb sync {folder}/wandb/latest-run"
-        )
+        say(f"W&B works offline, for want of a key; later: wandb sync {folder}/wandb/latest-run")
     mode = "offline" if offline else "online"
     arguments: dict[str, Any] = {"config": plain(config), "resume": "allow", "mode": mode}
     os.environ.setdefault("WANDB_SILENT", "true")

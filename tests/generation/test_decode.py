@@ -123,7 +123,7 @@ def test_without_the_cache_the_window_is_read_each_step(gpt: GPT) -> None:
     assert widths_read(gpt, [[1, 2, 3]], settings) == [3, 4, 5, 6, 7, 8, 7, 8]
 
 
-def test_a_row_that_ended_does_not_make_the_others_read_again(gpt: GPT) -> None:
+def test_a_row_that_ended_has_no_window(gpt: GPT) -> None:
     long = [1, 2, 3, 4, 5, 6]
     end_id = generate(gpt, [long], decoding(1), seed=0)[0].ids[0]
     goes_on = [[i] for i in range(VOCABULARY)]
@@ -132,6 +132,8 @@ def test_a_row_that_ended_does_not_make_the_others_read_again(gpt: GPT) -> None:
     notices: list[str] = []
     generate(gpt, [long, [short]], decoding(6, end_id), seed=0, say=notices.append)
     assert notices == []
+    # once the columns are full, only what the short row has is read
+    assert widths_read(gpt, [long, [short]], decoding(6, end_id)) == [6, 1, 1, 4, 1, 1]
 
 
 def test_going_past_the_context_is_said_once(gpt: GPT) -> None:

@@ -90,6 +90,13 @@ def test_top_k_of_equal_logits_keeps_the_first() -> None:
     assert kept.tolist() == [[0.25] * 4 + [0.0] * 2] * 2
 
 
+def test_of_many_equal_logits_the_first_are_kept() -> None:
+    for sampling in (Sampling(top_k=2500), Sampling(top_p=0.49999)):
+        kept = probabilities(torch.zeros(1, 5000, dtype=torch.float64), sampling)[0]
+        assert kept.count_nonzero() == 2500
+        assert (kept[:2500] > 0).all()
+
+
 @pytest.mark.parametrize(
     "sampling",
     [
@@ -174,5 +181,6 @@ def test_random_numbers_depend_on_the_seed_and_the_sample_only() -> None:
     together = numbers(4, [2, 0, 1], 7)
     assert numbers(4, [0], 3) == [[row[1]] for row in together]
     assert numbers(4, [1, 2], 1) == [[row[2], row[0]] for row in together]
+    assert len(set(together[0])) == 3
     assert numbers(5, [0], 7) != numbers(4, [0], 7)
     assert all(0 <= number < 1 for row in together for number in row)
