@@ -1,0 +1,63 @@
+"""The commands that the documentation shows are ones that the program takes."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from minigpt.command_line import compose
+from minigpt.config import GenerateConfig, TrainConfig
+
+PROJECT = Path(__file__).resolve().parents[2]
+PAGES = (
+    "README.md",
+    "docs/architecture.md",
+    "docs/training.md",
+    "data/README.md",
+    "bench/README.md",
+)
+COMMAND = re.compile(r"(?:\.venv/bin/)?python (train|generate)\.py( .*)?")
+
+
+def commands() -> list[tuple[str, str]]:
+    """(program, arguments) of each command in a code block."""
+    found: list[tuple[str, str]] = []
+    for page in PAGES:
+        text = (PROJECT / page).read_text(encoding="utf-8")
+        for block in re.findall(
+            r"```sh\n(.*?)```|((?:^ {4}.*\n)+)", text, re.DOTALL | re.MULTILINE
+        ):
+            lines = "".join(block).splitlines()
+            matches = [match for line in lines if (match := COMMAND.search(line))]
+            found += [(match[1], match[2] or "") for match in matches]
+    return found
+
+
+def test_there_are_commands() -> None:
+    assert len(commands()) > 15
+
+
+@pytest.mark.parametrize(("program", "arguments"), commands())
+def test_a_command_that_is_shown_is_taken(program: str, arguments: str) -> None:
+    words = [word for word in shlex.split(arguments, comments=True) if word != "--help"]
+    if "-m" in words:  # a list of values stands for one run with each
+        words = [re.sub(r"=([^,]+),.*", r"=\1", word) for word in words if word != "-m"]
+    if program == "train":
+        compose(TrainConfig, "train", words)
+    else:
+        compose(GenerateConfig, "generate", words)
+
+
+def test_the_targets_of_make_that_are_shown_exist() -> None:
+    makefile = (PROJECT / "Makefile").read_text(encoding="utf-8")
+    for page in PAGES:
+        for target in re.findall(r"`?make ([a-z-]+)", (PROJECT / page).read_text(encoding="utf-8")):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), (page, target)
+
+
+def test_the_files_that_are_linked_exist() -> None:
+    for page in PAGES:
+        text = (PROJECT / page).read_text(encoding="utf-8")
+        for link in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert ((PROJECT / page).parent / link).exists(), (page, link)
