@@ -169,7 +169,10 @@ def plot_losses(folder: Path, *, floor: float | None) -> None:
     rows = read_metrics(folder / "metrics.csv")
     figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
     _draw(axes, column(rows, "train_loss"), "training", "-", 0.6)
-    _draw(axes, column(rows, "val_loss"), "validation", "o-", 1.0)
+    validation = column(rows, "val_loss")
+    _draw(axes, validation, "validation", "o-", 1.0)
+    if validation:  # the first steps fall from ln V and would leave the rest no room
+        axes.set_ylim(top=1.5 * validation[0][1])
     if floor is not None:
         axes.axhline(floor, color="grey", linestyle="--", label=f"floor {floor:.3f}")
     axes.set(xlabel="step", ylabel="loss, nats per token")
