@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import os
+import shlex
 import sys
 import time
 import warnings
@@ -60,7 +61,7 @@ def main(config: TrainConfig, named: Collection[str]) -> int:
         return 0
     if status := milestones.stop.exit_status:
         say(f"stopped and saved at step {trainer.global_step}; go on with:")
-        say(f"python train.py resume={folder}")
+        say(f"python train.py resume={shlex.quote(str(folder))}")
         return status
     if batches.overfit is not None:
         finish_overfit(folder, module.record, data, batches.overfit, device=device.kind)

@@ -7,6 +7,7 @@ loading one cannot run code.
 """
 
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,9 @@ def read_checkpoint(path: Path, *, device: str | torch.device = "cpu") -> dict[s
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     try:
-        contents = torch.load(path, map_location=device, weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch thinks of a file that is no checkpoint
+            contents = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # what is not a pickle can make the unpickler raise anything
         raise InputError(_unreadable(path)) from error
     if not isinstance(contents, dict) or RECORD not in contents:
@@ -121,7 +124,7 @@ def load_model(
         }
         model.load_state_dict(weights)
     except (KeyError, RuntimeError, TypeError) as error:
-        summary = str(error).splitlines()[0]
+        summary = " ".join(str(error).split())
         raise InputError(f"{path}: its parts do not fit each other: {summary}") from error
     if tokenizer.vocab_size != model.vocab_size:
         raise InputError(

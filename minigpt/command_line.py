@@ -5,11 +5,13 @@ Ctrl-C. `MINIGPT_DEBUG=1` shows the traceback of an error as well.
 """
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from types import FrameType
+from typing import NoReturn, TypeVar
 
 from minigpt.arguments import Arguments, check_single, read_arguments, read_value, sweep
 from minigpt.composition import compose_presets, keys_of_preset
@@ -33,7 +35,18 @@ def run(
     `config_name` is a file of `conf/`; `argv` is the command line without the command itself.
     """
     argv = sys.argv[1:] if argv is None else argv
-    return _with_status(lambda: _run(main, schema, config_name, argv))
+    previous = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        return _with_status(lambda: _run(main, schema, config_name, argv))
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    """End by an exception, so that what is half-made is cleared away."""
+    del number, frame
+    _say("stopped")
+    sys.exit(TERMINATED)
 
 
 def _run(main: Main[Schema], schema: type[Schema], config_name: str, argv: list[str]) -> int | None:

@@ -283,9 +283,12 @@ REFUSED_TRAINER_ARGUMENTS = {
 def check(config: Any) -> None:
     """Hold every value against its type and range, and those together that depend on each other.
 
-    Raises `InputError` that names the key, the value and what would be right.
+    The latter waits for a resumed run, whose settings are those in its checkpoint. Raises
+    `InputError` that names the key, the value and what would be right.
     """
     check_ranges(config)
+    if getattr(config, "resume", ""):
+        return
     model = config if isinstance(config, ModelConfig) else getattr(config, "model", None)
     if isinstance(model, ModelConfig) and model.n_embd % model.n_head:
         prefix = "" if model is config else "model."

@@ -5,6 +5,7 @@ and saved with the config, and a resume uses the saved values.
 """
 
 import dataclasses
+import os
 
 from minigpt.config import TrainConfig
 from minigpt.errors import InputError
@@ -75,6 +76,15 @@ def fill(config: TrainConfig, device: Device) -> TrainConfig:
     batch_size = config.data.batch_size
     if batch_size is None:
         batch_size = preset.batch_size_cpu if on_cpu else preset.batch_size
+    if (
+        config.trainer.num_nodes > 1
+        and "MASTER_ADDR" not in os.environ
+        and "SLURM_NTASKS" not in os.environ
+    ):
+        raise InputError(
+            f"trainer.num_nodes={config.trainer.num_nodes}: start a process on each machine with"
+            " torchrun or SLURM, which say how they find each other (MASTER_ADDR is not set)"
+        )
     if config.overfit and config.trainer.accumulate_grad_batches != 1:
         raise InputError("trainer.accumulate_grad_batches: overfit=true trains on one batch; use 1")
     if not config.overfit:

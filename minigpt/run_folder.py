@@ -7,6 +7,7 @@ that has a checkpoint.
 
 import datetime
 import os
+import shlex
 from pathlib import Path
 
 from minigpt.errors import InputError
@@ -24,8 +25,8 @@ def check_run_dir(run_dir: str) -> None:
     folder = Path(run_dir)
     if any((folder / name).is_file() for name in (BEST, LAST)):
         raise InputError(
-            f"run_dir={run_dir}: holds a checkpoint already; go on with resume={run_dir},"
-            " or name another folder"
+            f"run_dir={run_dir}: holds a checkpoint already; go on with"
+            f" resume={shlex.quote(run_dir)}, or name another folder"
         )
     existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not existing.is_dir():

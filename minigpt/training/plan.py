@@ -52,6 +52,7 @@ def plan(
             f"{shape.n_layer} layers, {shape.n_head} heads, {shape.n_embd} wide, context"
             f" {shape.block_size}, vocabulary {model.vocab_size:,}"
         ),
+        "positions": _positions(config),
         "parameters": (
             f"{parameters:,}, {model.parameter_count(embeddings=False):,} without embeddings"
         ),
@@ -64,6 +65,13 @@ def plan(
         "time": f"about {clock(seconds)} at this machine's matrix rate",
     }
     return table(lines)
+
+
+def _positions(config: TrainConfig) -> str:
+    """The positional table, and what an odd width makes of it."""
+    odd = config.model.position == "sinusoidal" and config.model.n_embd % 2
+    note = "; the width is odd, so the last sine has no cosine" if odd else ""
+    return f"{config.model.position}{note}"
 
 
 def _memory(model: GPT, config: TrainConfig, data: DataFacts, processes: int) -> float:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from minigpt.checkpoint import RECORD, LoadedModel, load_model, read_checkpoint
-from minigpt.config import TrainConfig, from_plain
+from minigpt.config import TrainConfig, check, from_plain
 from minigpt.errors import InputError
 from minigpt.run_folder import (
     LAST,
@@ -60,6 +60,7 @@ def find_start(config: TrainConfig, named: Iterable[str]) -> Start:
     """
     checkpoint = _checkpoint_to_resume(config)
     if checkpoint is None:
+        check(dataclasses.replace(config, resume=""))
         check_run_dir(config.run_dir)
         return Start(config)
     record = read_checkpoint(checkpoint)[RECORD]
@@ -89,7 +90,7 @@ def merge(
 
     Raises `InputError` for a change that would make it another run.
     """
-    merged = from_plain(TrainConfig, saved)
+    merged = from_plain(TrainConfig, saved | {"resume": ""})
     changes: list[str] = []
     for key in sorted(named):
         old, asked = value_of(merged, key), value_of(config, key)
@@ -102,6 +103,7 @@ def merge(
             )
         set_value(merged, key, asked)
         changes.append(f"{key}: {shown(old)} -> {shown(asked)}")
+    check(merged)
     for key in _OF_THE_COMMAND:
         set_value(merged, key, value_of(config, key))
     return merged, changes

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -96,7 +97,9 @@ def finish(
     _write_whole(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
     say(_summary_text(summary, folder, data.folder))
     sample = sample_texts(best.model, best.tokenizer)[0]
-    say(f"\nA sample:\n\n{sample}\n\nMore: python generate.py checkpoint={folder}")
+    say(
+        f"\nA sample:\n\n{sample}\n\nMore: python generate.py checkpoint={shlex.quote(str(folder))}"
+    )
 
 
 def finish_overfit(
@@ -153,7 +156,9 @@ def _summary_text(summary: dict[str, Any], folder: Path, cache: Path) -> str:
             f" {clock(summary['train_seconds'])}, {summary['tokens_per_second']:,.0f} tokens/s"
             f" ({clock(summary['wall_seconds'])} in all)"
         ),
-        "files": f"{folder}: checkpoints, metrics.csv, loss.png, samples.txt, summary.json",
+        "files": (
+            f"{folder}: checkpoints, config.yaml, metrics.csv, loss.png, samples.txt, summary.json"
+        ),
         "cache": f"{cache}",
     }
     return table(lines)

@@ -1,6 +1,7 @@
 """The tracker beside metrics.csv: W&B or TensorBoard, through Lightning's loggers."""
 
 import contextlib
+import netrc
 import os
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -42,10 +43,15 @@ def closed_at_the_end(kind: str) -> Generator[None, None, None]:
 
 
 def wandb_has_key() -> bool:
-    """Whether W&B can go online without asking anybody for a key."""
-    import wandb
-
-    return bool(os.environ.get("WANDB_API_KEY") or wandb.api.api_key)
+    """Whether W&B can go online without asking anybody: a key in the environment or in .netrc."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    path = os.environ.get("NETRC") or Path.home() / ".netrc"
+    host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai").split("://")[-1].split("/")[0]
+    try:
+        return netrc.netrc(path).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
 
 
 def _wandb(config: TrainConfig, folder: Path, run_id: str, say: Callable[[str], None]) -> Logger:
