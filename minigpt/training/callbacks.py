@@ -40,6 +40,22 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         write_checkpoint(Path(path), checkpoint)
 
 
+class Rate:
+    """Tokens per second of training, time for validation, samples and saving left out."""
+
+    def __init__(self, record: dict[str, Any]):
+        """Watch a record's `tokens` and `train_seconds`."""
+        self.record = record
+        self._tokens, self._seconds = record["tokens"], record["train_seconds"]
+
+    def since_last(self) -> float:
+        """The rate since the last call, or since the start."""
+        tokens, seconds = self.record["tokens"], self.record["train_seconds"]
+        rate = (tokens - self._tokens) / max(seconds - self._seconds, 1e-9)
+        self._tokens, self._seconds = tokens, seconds
+        return rate
+
+
 class Milestones(L.Callback):
     """Watches the steps of a run and does what is due after each.
 
@@ -65,16 +81,14 @@ class Milestones(L.Callback):
         self.stop = StopRequest()
         self.reached_target = False
         self._open = contextlib.ExitStack()
-        self._resumed_at = 0
         self._warned = False
 
     # ---- the hooks Lightning calls ----
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the clock, the progress display and the watch for signals."""
-        del pl_module
+        assert isinstance(pl_module, LanguageModel)
         self._open.enter_context(stop_on_signals(self.stop))
-        self._resumed_at = trainer.global_step
         self.progress = Progress(
             first_step=trainer.global_step,
             max_steps=trainer.max_steps,
@@ -86,8 +100,9 @@ class Milestones(L.Callback):
             fields = metric_fields(self.config.model.n_layer)
             self.metrics = MetricsFile(path, fields, last_step=trainer.global_step)
             self._open.callback(self.metrics.close)
-        self._last_save = self._window_started = self._step_ended = time.monotonic()
-        self._window_tokens = 0
+        self._last_save = self._step_ended = time.monotonic()
+        self._logged = Rate(pl_module.record)
+        self._shown = Rate(pl_module.record)
 
     def on_train_batch_end(
         self,
@@ -162,21 +177,11 @@ class Milestones(L.Callback):
         module.record["train_seconds"] += now - self._step_ended
         module.record["tokens"] += step_targets
         self._step_ended = now
-        self._window_tokens += step_targets
 
     @contextlib.contextmanager
     def _clock_stopped(self) -> Generator[None, None, None]:
-        started = time.monotonic()
         yield
         self._step_ended = time.monotonic()
-        self._window_started += self._step_ended - started
-
-    def _rate(self) -> float:
-        """Tokens per second since the last call."""
-        now = time.monotonic()
-        rate = self._window_tokens / max(now - self._window_started, 1e-9)
-        self._window_tokens, self._window_started = 0, now
-        return rate
 
     # ---- the milestones ----
 
@@ -190,22 +195,22 @@ class Milestones(L.Callback):
         return loss
 
     def _show(self, step: int, module: LanguageModel) -> None:
-        self.progress.step(step, loss=module.step_loss.item(), tokens_per_second=self._rate())
+        loss = module.step_loss.item()
+        self.progress.step(step, loss=loss, tokens_per_second=self._shown.since_last())
 
     def _log(self, trainer: L.Trainer, module: LanguageModel) -> None:
-        step, rate = trainer.global_step, self._rate()
         row = {
             "tokens": module.record["tokens"],
             "train_loss": self._step_loss(trainer, module),
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
             "grad_norm": module.grad_norm.item(),
             "seconds": round(module.record["train_seconds"], 3),
-            "tokens_per_second": round(rate, 1),
+            "tokens_per_second": round(self._logged.since_last(), 1),
         }
         module.record["train_loss"] = row["train_loss"]
         self._write(trainer, row)
         if self.progress.due():
-            self.progress.step(step, loss=row["train_loss"], tokens_per_second=rate)
+            self._show(trainer.global_step, module)
 
     def _write(self, trainer: L.Trainer, row: dict[str, float]) -> None:
         if self.metrics is not None:
