@@ -248,7 +248,8 @@ class Milestones(L.Callback):
             )
             self._save(trainer, module, BEST)
         self.progress.line(
-            f"step {step}/{trainer.max_steps}: validation loss {loss.per_token:.4f}"
+            f"step {step}/{trainer.max_steps}: "
+            f"{'the batch now' if self.config.overfit else 'validation loss'} {loss.per_token:.4f}"
             + (", best so far" if best else f", best {record['best_val_loss']:.4f}")
         )
         self._warn_of_overfitting(step, record)

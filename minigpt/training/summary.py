@@ -154,7 +154,7 @@ def _summary_text(summary: dict[str, Any], folder: Path, cache: Path) -> str:
         "training": (
             f"{summary['steps']:,} steps, {summary['tokens']:,} tokens in"
             f" {clock(summary['train_seconds'])}, {summary['tokens_per_second']:,.0f} tokens/s"
-            f" ({clock(summary['wall_seconds'])} in all)"
+            f" (this command took {clock(summary['wall_seconds'])})"
         ),
         "files": (
             f"{folder}: checkpoints, config.yaml, metrics.csv, loss.png, samples.txt, summary.json"
