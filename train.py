@@ -64,11 +64,11 @@ def main(config: TrainConfig, named: Collection[str]) -> int:
         say(f"python train.py resume={shlex.quote(str(folder))}")
         return status
     if batches.overfit is not None:
-        finish_overfit(folder, module.record, data, batches.overfit, device=device.kind)
+        finish_overfit(folder, module.record, data, batches.overfit, device=device.kind, say=say)
     else:
         finish(
             config, folder, module.record, data, batches.validation,
-            device=device.kind, started=started,
+            device=device.kind, started=started, say=say,
         )  # fmt: skip
     return 0
 

@@ -1,7 +1,9 @@
 """What all tests share: one thread, hypothesis profiles, the program in small."""
 
+import copy
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis
@@ -52,6 +54,12 @@ class Train:
         from train import main
 
         return run(main, TrainConfig, "train", [*self.settings, *settings])
+
+    def only(self, keeps: Callable[[str], bool]) -> "Train":
+        """The same with those of the small settings that `keeps` is true of."""
+        part = copy.copy(self)
+        part.settings = tuple(each for each in self.settings if keeps(each))
+        return part
 
     @staticmethod
     def losses(folder: Path) -> list[float]:

@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -56,6 +55,7 @@ def finish(
     *,
     device: str,
     started: float,
+    say: Callable[[str], None],
 ) -> None:
     """Judge the best checkpoint, write `summary.json` and `loss.png`, and say it all.
 
@@ -103,7 +103,13 @@ def finish(
 
 
 def finish_overfit(
-    folder: Path, record: dict[str, Any], data: PreparedData, rows: OverfitRows, *, device: str
+    folder: Path,
+    record: dict[str, Any],
+    data: PreparedData,
+    rows: OverfitRows,
+    *,
+    device: str,
+    say: Callable[[str], None],
 ) -> None:
     """Say whether the one batch was learned by heart, and let the model recite it.
 
@@ -129,11 +135,6 @@ def finish_overfit(
         f"{facts}\nGiven {prompt!r}, the model recites the rest of the document to the end:\n\n"
         f"{loaded.tokenizer.decode(ids)}"
     )
-
-
-def say(text: str) -> None:
-    """Print for a person, beside the progress."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def _summary_text(summary: dict[str, Any], folder: Path, cache: Path) -> str:
