@@ -25,19 +25,26 @@ def main(config: TrainConfig, named: Collection[str]) -> int:
     started = time.monotonic()
     from minigpt.data.token_store import prepare
     from minigpt.defaults import fill, find_device
-    from minigpt.training.resume import check_same_data, find_start, load_origin
+    from minigpt.training.resume import find_start, load_origin
 
     start = find_start(config, named)
     device = find_device(start.config.trainer.accelerator)
     config = fill(start.config, device)
     if start.is_finished(config):
-        say(f"nothing to do: {start.checkpoint} is at step {start.record['step']} of its run")
+        say(
+            f"nothing to do: {start.checkpoint} is at step {start.record['step']} and"
+            f" trainer.max_steps={config.trainer.max_steps}"
+        )
         return 0
     origin = load_origin(start, named)
     if origin is not None:
         config = dataclasses.replace(config, model=origin.model.config)
-    data = prepare(config.data, origin.tokenizer if origin else config.tokenizer, say=say)
-    check_same_data(start, data.folder.name)
+    data = prepare(
+        config.data,
+        origin.tokenizer if origin else config.tokenizer,
+        trained_on=start.record.get("data"),
+        say=say,
+    )
 
     from minigpt.run_folder import create_run_folder
     from minigpt.training.callbacks import Milestones

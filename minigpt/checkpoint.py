@@ -6,7 +6,6 @@ training, without anything else at hand. It is only ever read with `weights_only
 loading one cannot run code.
 """
 
-import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from minigpt.config import ModelConfig, from_plain
 from minigpt.data.tokenizer import Tokenizer
 from minigpt.errors import InputError, RunError
+from minigpt.files import written_whole
 from minigpt.model.gpt import GPT
 
 #: The key of our own data: `model_config`, `vocab_size`, `tokenizer` (JSON text), `config`
@@ -39,36 +39,15 @@ class LoadedModel:
 def write_checkpoint(path: Path, contents: dict[str, Any]) -> None:
     """Write a checkpoint whole or not at all.
 
-    It goes to a temporary name beside `path`, is flushed to the disk, renamed, and looked at.
     Raises `RunError` if the file cannot be written; what was at `path` before then stays.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
+        with written_whole(path) as file:
             torch.save(contents, file)
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        temporary.replace(path)
-        _sync_folder(path.parent)
-        seen = path.stat().st_size
     # torch reports a full disk as a RuntimeError of its zip writer
     except (OSError, RuntimeError) as error:
-        temporary.unlink(missing_ok=True)
         raise RunError(f"cannot write the checkpoint {path}: {error}") from error
-    if seen != size:
-        raise RunError(f"cannot write the checkpoint {path}: {seen} of {size} bytes are there")
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable; not every system lets a folder be opened, and then it cannot be."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def read_checkpoint(path: Path, *, device: str | torch.device = "cpu") -> dict[str, Any]:

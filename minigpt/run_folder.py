@@ -11,6 +11,7 @@ import shlex
 from pathlib import Path
 
 from minigpt.errors import InputError
+from minigpt.files import check_folder
 
 RUNS = Path("runs")
 LATEST = RUNS / "latest"
@@ -22,17 +23,13 @@ _HOW_TO_MAKE_ONE = "train one with: python train.py"
 
 def check_run_dir(run_dir: str) -> None:
     """Raise `InputError` if a new run cannot have the folder `run_dir`; makes nothing."""
-    folder = Path(run_dir)
+    folder = Path(run_dir) if run_dir else RUNS
     if any((folder / name).is_file() for name in (BEST, LAST)):
         raise InputError(
             f"run_dir={run_dir}: holds a checkpoint already; go on with"
             f" resume={shlex.quote(run_dir)}, or name another folder"
         )
-    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    if not existing.is_dir():
-        raise InputError(f"run_dir={run_dir}: {existing} is not a folder")
-    if not os.access(existing, os.W_OK):
-        raise InputError(f"run_dir={run_dir}: {existing} cannot be written to")
+    check_folder(folder, f"run_dir={run_dir}" if run_dir else str(RUNS))
 
 
 def create_run_folder(run_dir: str) -> Path:

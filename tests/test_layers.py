@@ -14,7 +14,7 @@ PACKAGE = ROOT / "minigpt"
 #: From the bottom up: a module imports from layers below its own, or from its own.
 LAYERS = (
     ("errors",),
-    ("settings", "config"),
+    ("settings", "config", "files"),
     ("model", "data", "training.loss", "training.optimizer", "training.schedule"),
     ("defaults", "checkpoint", "run_folder"),
     ("generation", "evaluate", "export", "doctor", "training"),

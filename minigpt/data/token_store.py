@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +25,7 @@ from minigpt.config import DataConfig, TokenizerConfig
 from minigpt.data.corpora import Corpus, load_corpus
 from minigpt.data.tokenizer import DEFAULT_VOCAB_SIZE, Tokenizer, train_tokenizer
 from minigpt.errors import InputError, RunError
+from minigpt.files import check_folder, written_whole
 
 #: Part of every digest; a change of what is stored needs a new one.
 FORMAT = 1
@@ -87,21 +87,32 @@ class PreparedData:
 
 
 def prepare(
-    data: DataConfig, tokenizer: TokenizerConfig | Tokenizer, *, say: Callable[[str], None]
+    data: DataConfig,
+    tokenizer: TokenizerConfig | Tokenizer,
+    *,
+    trained_on: str | None = None,
+    say: Callable[[str], None],
 ) -> PreparedData:
     """Load a corpus, train its tokenizer unless one is given, and tokenize it once.
 
     What was prepared before from the same documents and settings is used again; `say` gets a line
-    that says which. Raises `InputError` for a corpus or a cache folder that cannot be used, and
-    `RunError` if the disk is full.
+    that says which. `trained_on` names the prepared folder that a resumed run began with: it
+    stands for the documents, their split and the tokenizer, wherever the files lie now. Raises
+    `InputError` for a corpus or a cache folder that cannot be used or another corpus than that,
+    and `RunError` if the disk is full.
     """
+    cache = cache_folder(data)
     corpus = load_corpus(data)
     say(corpus.summary())
-    cache = cache_folder(data)
     try:
         if isinstance(tokenizer, TokenizerConfig):
             tokenizer = _trained_tokenizer(cache, corpus, tokenizer, say)
         folder = cache / f"{corpus.name}-{tokenizer.kind}-{_key(corpus, tokenizer.to_json())}"
+        if trained_on not in (None, folder.name):
+            raise InputError(
+                f"corpus {corpus.name}: not the text that the resumed run was trained on, it has"
+                " changed since; start a new run"
+            )
         stores = _open(folder)
         reused = stores is not None
         if stores is None:
@@ -122,14 +133,7 @@ def cache_folder(data: DataConfig) -> Path:
     """Where prepared corpora go: the setting, else the project's data/cache, else the user's."""
     if data.cache_dir:
         folder = Path(data.cache_dir).expanduser().absolute()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"data.cache_dir={data.cache_dir}: cannot be made a folder: {error.strerror}"
-            ) from error
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise InputError(f"data.cache_dir={data.cache_dir}: the folder cannot be written to")
+        check_folder(folder, f"data.cache_dir={data.cache_dir}")
         return folder
     project = Path(__file__).resolve().parents[2]
     if (project / "pyproject.toml").is_file() and os.access(project / "data", os.W_OK):
@@ -154,12 +158,8 @@ def _trained_tokenizer(
     documents = chain(corpus.train(), corpus.validation() if config.kind == "char" else ())
     tokenizer = train_tokenizer(config, documents)
     cache.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}.part")
-    try:
-        temporary.write_text(tokenizer.to_json(), "utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with written_whole(path) as file:
+        file.write(tokenizer.to_json().encode())
     return tokenizer
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from minigpt.errors import InputError, RunError
+from minigpt.files import written_whole
 
 #: Characters that JSON leaves as they are and that some readers take for the end of a line.
 _LINE_ENDS = {ord(character): f"\\u{ord(character):04x}" for character in "\x85\u2028\u2029"}
@@ -48,13 +49,11 @@ def write_output(output: str, text: str) -> None:
         sys.stdout.flush()
         return
     path = Path(os.path.realpath(output))  # a link stays, what it points at is written
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         if path.exists() and not path.is_file():
             path.write_bytes(text.encode())
             return
-        temporary.write_bytes(text.encode())
-        temporary.replace(path)
+        with written_whole(path) as file:
+            file.write(text.encode())
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise RunError(f"cannot write {output}: {error.strerror}") from error
+        raise RunError(f"cannot write {output}: {error.strerror or error}") from error

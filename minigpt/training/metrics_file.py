@@ -1,10 +1,12 @@
 """`metrics.csv`: one line a logged step, on the disk as soon as it is written."""
 
 import csv
+import io
 from pathlib import Path
 from typing import TextIO
 
 from minigpt.errors import InputError, RunError
+from minigpt.files import written_whole
 
 #: Columns that differ between two runs that are otherwise the same to the bit.
 TIMING_FIELDS = ("seconds", "tokens_per_second")
@@ -24,16 +26,16 @@ class MetricsFile:
         """Open `path`, keeping the lines of steps up to `last_step` (a resumed run's past)."""
         self.path = path
         kept = [row for row in read_metrics(path) if int(row["step"]) <= last_step]
-        temporary = path.with_name(f".{path.name}.part")
+        lines = io.StringIO(newline="")
+        writer = csv.DictWriter(lines, fields, restval="", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(kept)
         try:
-            with temporary.open("w", encoding="utf-8", newline="") as file:
-                writer = csv.DictWriter(file, fields, restval="", extrasaction="ignore")
-                writer.writeheader()
-                writer.writerows(kept)
-            temporary.replace(path)
+            with written_whole(path) as file:
+                file.write(lines.getvalue().encode())
             self._file: TextIO = path.open("a", encoding="utf-8", newline="")
         except OSError as error:
-            raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+            raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
         self._writer = csv.DictWriter(self._file, fields, restval="", extrasaction="ignore")
 
     def append(self, row: dict[str, float]) -> None:

@@ -27,7 +27,7 @@ MAY_CHANGE = (
     "compile",
     "data.num_workers",
     "data.cache_dir",
-    "data.path",  # the text has to be the same: `check_same_data`
+    "data.path",  # the text has to be the same: `prepare` sees to it
     "data.val_path",
     "sample_every_n_steps",
 )
@@ -125,16 +125,3 @@ def load_origin(start: Start, named: Iterable[str]) -> LoadedModel | None:
                 f"{key}: init_from={start.config.init_from} brings its own; leave it out"
             )
     return load_model(find_checkpoint(start.config.init_from))
-
-
-def check_same_data(start: Start, prepared: str) -> None:
-    """Raise `InputError` if a resumed run would go on with other tokens than it began with.
-
-    `prepared` is the digest that names the prepared tokens: it stands for the documents, their
-    split and the tokenizer, wherever the files lie now.
-    """
-    if start.checkpoint is not None and start.record["data"] != prepared:
-        raise InputError(
-            f"the corpus is not the one that {start.checkpoint} was trained on: its text has"
-            " changed since; start a new run"
-        )

@@ -1,7 +1,6 @@
 """The end of a run: what it reached, as lines for a person, `summary.json` and a plot."""
 
 import json
-import os
 import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +15,7 @@ from minigpt.data.batches import Batch
 from minigpt.data.overfit import OverfitRows
 from minigpt.data.token_store import PreparedData
 from minigpt.errors import RunError
+from minigpt.files import written_whole
 from minigpt.run_folder import BEST, LAST
 from minigpt.training.loss import bits_per_byte, perplexity
 from minigpt.training.metrics_file import column, read_metrics
@@ -38,12 +38,11 @@ def write_config(folder: Path, config: TrainConfig) -> None:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        with written_whole(path) as file:
+            file.write(text.encode())
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from error
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def finish(

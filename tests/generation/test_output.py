@@ -61,7 +61,7 @@ def test_a_failed_write_leaves_the_old_file(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(RunError, match="No space left"):
         write_output(str(path), "new")
     assert path.read_text() == "old"

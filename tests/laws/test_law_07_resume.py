@@ -109,7 +109,7 @@ def test_the_text_may_move_but_not_change(
     assert train(*again, "trainer.max_steps=4") == 0
     text.write_text("the sea and the tars\n" * 30, encoding="utf-8")
     assert train(*again, "trainer.max_steps=6") == 2
-    assert "its text has changed" in capsys.readouterr().err.splitlines()[-1]
+    assert "it has changed since" in capsys.readouterr().err.splitlines()[-1]
     assert read_checkpoint(run / LAST)["global_step"] == 4
 
 

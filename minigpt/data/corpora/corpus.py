@@ -1,6 +1,7 @@
 """What a corpus is, and the split of documents into training and validation."""
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -89,14 +90,14 @@ def split_corpus(
             _whole(documents, fraction, held=False),
             _whole(documents, fraction, held=True),
         )
-    elif 0 < found.n_before < found.n_characters:
+    elif int(found.n_characters * fraction) >= 1 and found.n_before:
         parts = _cut(documents, fraction, after=False), _cut(documents, fraction, after=True)
     else:
+        needed = math.ceil(1 / min(fraction, 1 - fraction))
         raise InputError(
             f"{where}: too short: {_count(found.n_documents, 'document')} of"
-            f" {_count(found.n_characters, 'character')} leave {found.n_before:,} characters to"
-            f" train on and {found.n_characters - found.n_before:,} to validate on;"
-            " more text is needed"
+            f" {_count(found.n_characters, 'character')}, and to hold out"
+            f" data.val_fraction={fraction:g} of them at least {needed} are needed"
         )
     return Corpus(
         name=name,

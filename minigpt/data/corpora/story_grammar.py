@@ -15,7 +15,7 @@ Three rules keep the text and the choices in step, and the tests hold them:
 from collections.abc import Generator
 from typing import NamedTuple, TypeAlias, TypeVar
 
-GRAMMAR_VERSION = 1
+GRAMMAR_VERSION = 2
 """Part of every cache key: to be raised whenever the text or the probability of a story changes."""
 
 T = TypeVar("T")
@@ -257,13 +257,14 @@ def _helps(hero: Someone, friend: Someone, thing: str) -> Telling[None]:
     yield f'. "Help me, {hero.name}!" cried'
     yield from _in_some_manner(friend)
     yield f". {hero.name} "
+    rescuer = hero
     if (yield Fork(("dropped", "called"))) == "called":
         yield " "
-        yield from _newcomer(hero, friend)
+        rescuer = yield from _newcomer(hero, friend)
         yield f", who pulled {friend.them} out"
     else:
         yield f" the {thing} and pulled {friend.them} out"
-    yield f'. "Thank you, {hero.name}," said'
+    yield f'. "Thank you, {rescuer.name}," said'
     yield from _in_some_manner(friend)
 
 

@@ -121,8 +121,8 @@ def test_folders_and_globs(tmp_path: Path) -> None:
 
 
 def test_a_name_with_brackets_is_a_name_first(tmp_path: Path) -> None:
-    (tmp_path / "my [1].txt").write_text("brackets")
-    assert documents(tmp_path / "my [1].txt") == ["brackets"]
+    (tmp_path / "my [1].txt").write_text("in brackets")
+    assert documents(tmp_path / "my [1].txt") == ["in brackets"]
 
 
 def test_what_is_held_out_is_not_trained_on(tmp_path: Path) -> None:
@@ -140,7 +140,11 @@ def test_what_is_held_out_is_not_trained_on(tmp_path: Path) -> None:
     [
         (b"", "data.path=.*my.txt: no text in it .1 blank document"),
         (b" \n\n\t", "no text in it"),
-        (b"x", "too short: 1 document of 1 character leave 0 characters to train on and 1 "),
+        (
+            b"x",
+            "too short: 1 document of 1 character, and to hold out data.val_fraction=0.1 of them",
+        ),
+        (b"123456789", "too short: 1 document of 9 characters, .* at least 10 are needed"),
     ],
 )
 def test_empty_blank_and_too_short_files(tmp_path: Path, contents: bytes, message: str) -> None:

@@ -1,0 +1,60 @@
+"""Files that are whole or not there, and folders that are known to be usable before slow work."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+from typing import BinaryIO
+from uuid import uuid4
+
+from minigpt.errors import InputError
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Generator[BinaryIO, None, None]:
+    """Open a file that gets the name `path` once the block has written all of it.
+
+    It is flushed to the disk, renamed, and looked at. Raises `OSError` if that cannot be done;
+    what was at `path` before then stays, as it does if the block raises.
+    """
+    # two machines that share the folder can have processes of the same number
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}.part")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            size = file.tell()
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+    if (seen := path.stat().st_size) != size:
+        raise OSError(f"{seen} of {size} bytes are there")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable; not every system lets a folder be opened, and then it cannot be."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def check_folder(folder: Path, setting: str) -> None:
+    """Raise `InputError`, which `setting` begins, if `folder` can't be made or be written to.
+
+    The nearest folder that exists is tried with a file, which leaves nothing: permission bits do
+    not tell of a file system that takes none.
+    """
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not existing.is_dir():
+        raise InputError(f"{setting}: {existing} is not a folder")
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise InputError(f"{setting}: {existing} cannot be written to: {error.strerror}") from error
