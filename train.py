@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import os
-import shlex
 import sys
 import time
 import warnings
@@ -46,7 +45,7 @@ def main(config: TrainConfig, named: Collection[str]) -> int:
         say=say,
     )
 
-    from minigpt.run_folder import create_run_folder
+    from minigpt.run_folder import create_run_folder, shown_command
     from minigpt.training.callbacks import Milestones
     from minigpt.training.datamodule import CorpusBatches
     from minigpt.training.lightning_module import LanguageModel
@@ -68,10 +67,13 @@ def main(config: TrainConfig, named: Collection[str]) -> int:
         return 0
     if status := milestones.stop.exit_status:
         say(f"stopped and saved at step {trainer.global_step}; go on with:")
-        say(f"python train.py resume={shlex.quote(str(folder))}")
+        say(shown_command("train.py", "resume", str(folder)))
         return status
     if batches.overfit is not None:
-        finish_overfit(folder, module.record, data, batches.overfit, device=device.kind, say=say)
+        finish_overfit(
+            folder, module.record, data, batches.overfit,
+            device=device.kind, started=started, say=say,
+        )  # fmt: skip
     else:
         finish(
             config, folder, module.record, data, batches.validation,

@@ -55,7 +55,9 @@ def find_device(accelerator: str) -> Device:
         return Device("mps", "Apple GPU", 1, fast_bf16=False)
     if accelerator in ("auto", "cpu"):
         # float32 is a CPU's fast type unless it has matrix units, which torch does not tell of
-        return Device("cpu", f"CPU, {torch.get_num_threads()} threads", 1, fast_bf16=False)
+        threads = torch.get_num_threads()
+        name = f"CPU, {threads} thread{'s' * (threads != 1)}"
+        return Device("cpu", name, 1, fast_bf16=False)
     raise InputError(f"trainer.accelerator={accelerator}: this machine has none; use cpu or auto")
 
 

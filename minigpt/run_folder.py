@@ -18,7 +18,17 @@ LATEST = RUNS / "latest"
 BEST = Path("checkpoints", "best.ckpt")
 LAST = Path("checkpoints", "last.ckpt")
 
-_HOW_TO_MAKE_ONE = "train one with: python train.py"
+_PROJECT = Path(__file__).resolve().parents[1]
+
+
+def shown_command(script: str, setting: str = "", value: str = "") -> str:
+    """What to type, in the folder the command was started in, to run one of the scripts."""
+    path = script if Path.cwd() == _PROJECT else shlex.quote(str(_PROJECT / script))
+    return f"python {path}" + (f" {setting}={shlex.quote(value)}" if setting else "")
+
+
+def _how_to_make_one() -> str:
+    return f"train one with: {shown_command('train.py')}"
 
 
 def check_run_dir(run_dir: str) -> None:
@@ -94,18 +104,20 @@ def find_checkpoint(place: str, *, for_resuming: bool = False) -> Path:
     """
     folder: Path | None = Path(place) if place else latest_run()
     if folder is None:
-        raise InputError(f"no run found under {RUNS}{os.sep}; {_HOW_TO_MAKE_ONE}")
+        raise InputError(f"no run found under {RUNS}{os.sep}; {_how_to_make_one()}")
     if folder == LATEST:
         folder = latest_run() or folder
     if folder.is_file():
         return folder
     if not folder.exists():
-        raise InputError(f"{place or folder}: no such run folder or checkpoint; {_HOW_TO_MAKE_ONE}")
+        raise InputError(
+            f"{place or folder}: no such run folder or checkpoint; {_how_to_make_one()}"
+        )
     for name in (LAST, BEST) if for_resuming else (BEST, LAST):
         for candidate in (folder / name, folder / name.name):
             if candidate.is_file():
                 return candidate
-    raise InputError(f"{place or folder}: no checkpoint in this folder; {_HOW_TO_MAKE_ONE}")
+    raise InputError(f"{place or folder}: no checkpoint in this folder; {_how_to_make_one()}")
 
 
 def run_folder_of(checkpoint: Path) -> Path | None:

@@ -190,7 +190,7 @@ def test_the_newest_run_is_used_where_none_is_named(command: Command, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["checkpoint=none"], "python train.py"),
+        (["checkpoint=none"], "train.py"),
         (["context_stride=17"], "context_stride=17"),
         (["temperature=-1"], "temperature"),
         (["temperature=nan"], "temperature"),

@@ -92,8 +92,9 @@ def generate(
     """Continue every prompt `num_samples` times: a prompt's samples together, in the order given.
 
     Prompts of like length run side by side, at most `batch_size` rows at a time; this changes no
-    text. `say` gets the notices, each once a batch.
+    text. `say` gets the notices, each once.
     """
+    say = _said_once(say)
     requests = [(prompt, number) for prompt in prompts for number in range(num_samples)]
     by_length = sorted(range(len(requests)), key=lambda i: len(requests[i][0]))
     results: dict[int, Continuation] = {}
@@ -110,6 +111,17 @@ def generate(
         for i, ids in zip(batch, columns, strict=True):
             results[i] = _until_end(ids, decoding.end_id, seconds)
     return [results[i] for i in range(len(requests))]
+
+
+def _said_once(say: Callable[[str], None]) -> Callable[[str], None]:
+    said: set[str] = set()
+
+    def say_new(notice: str) -> None:
+        if notice not in said:
+            said.add(notice)
+            say(notice)
+
+    return say_new
 
 
 def _until_end(ids: list[int], end_id: int, seconds: float) -> Continuation:
@@ -131,6 +143,7 @@ def stream(
 
     The end token is not among them.
     """
+    say = _said_once(say)
     for ids in decode(model, [prompt], decoding, Uniforms(seed, [sample], _device(model)), say):
         token = int(ids)
         if token == decoding.end_id:
@@ -153,8 +166,9 @@ def decode(
     """The next token of every row, (B,) int64 on the model's device, a step at a time.
 
     It stops after `max_new_tokens`, or when every row has given its end token; what a row gives
-    after that means nothing. The rows are looked at each step on a CPU, and elsewhere every
-    `STEPS_BETWEEN_LOOKS` steps, so that steps do not wait for the device.
+    after that means nothing. `say` gets a notice each time windows move. The rows are looked at
+    each step on a CPU, and elsewhere every `STEPS_BETWEEN_LOOKS` steps, so that steps do not wait
+    for the device.
     """
     if model.training:
         raise ValueError("the model is in training mode: its dropout would change the text")
@@ -200,7 +214,6 @@ class Rows:
         self._cache: KVCache | None = None
         self._real: Tensor | None = None  # (B, block_size), None where nothing is padded
         self._positions: Tensor | None = None  # (B, block_size), likewise
-        self._said = False
         self._capacity = min(self._block_size, self._recent.shape[1] + decoding.max_new_tokens - 1)
 
     def _columns(self, prompts: Sequence[Sequence[int]]) -> Tensor:
@@ -253,11 +266,12 @@ class Rows:
         starts = [window_start(n, self._block_size, self._stride) for n in self._lengths]
         ended = cast("list[bool]", self.ended.tolist())
         past = any(start > 0 and not done for start, done in zip(starts, ended, strict=True))
-        if past and not self._said:
-            self._said = True
+        if past:
+            least = self._block_size + 1 - self._stride
+            window = f"{least} to {self._block_size}" if least < self._block_size else f"{least}"
             self._say(
                 f"past the context of {self._block_size} tokens: the model goes on from the last"
-                f" {self._block_size + 1 - self._stride} to {self._block_size} of them"
+                f" {window} of them"
             )
         rows = zip(self._lengths, starts, ended, strict=True)
         return [1 if done else length - start for length, start, done in rows]

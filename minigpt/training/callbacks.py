@@ -188,9 +188,13 @@ class Milestones(L.Callback):
     def _step_loss(self, trainer: L.Trainer, module: LanguageModel) -> float:
         loss = float(trainer.strategy.reduce(module.step_loss, reduce_op="sum"))
         if not math.isfinite(loss):
+            if not trainer.is_global_zero:  # the first process says it
+                raise SystemExit(1)
+            saved = any((self.folder / name).is_file() for name in (BEST, LAST))
             raise RunError(
-                f"step {trainer.global_step}: the loss is {loss}; checkpoints from before stay."
-                f" A lower optim.lr than {self.config.optim.lr:g} may help"
+                f"step {trainer.global_step}: the loss is {loss};"
+                + (" the checkpoints from before stay." if saved else " nothing was saved yet.")
+                + f" A lower optim.lr than {self.config.optim.lr:g} may help"
             )
         return loss
 

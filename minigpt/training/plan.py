@@ -57,12 +57,12 @@ def plan(
             f"{parameters:,}, {model.parameter_count(embeddings=False):,} without embeddings"
         ),
         "steps": (
-            f"{steps:,} of {data.rows_per_step} rows, about {data.tokens_per_step:,} tokens"
-            f" each, learning rate {config.optim.lr:.3g}"
+            f"{steps:,} of {data.rows_per_step} row{'s' * (data.rows_per_step != 1)},"
+            f" about {data.tokens_per_step:,} tokens each, learning rate {config.optim.lr:.3g}"
         ),
         "device": f"{device.name}, {config.trainer.precision}",
         "memory": f"about {_memory(model, config, data, processes) / 1e9:.2g} GB",
-        "time": f"about {clock(seconds)} at this machine's matrix rate",
+        "time": f"about {clock(seconds)}, without validation and the samples at the end",
     }
     return table(lines)
 

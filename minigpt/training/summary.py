@@ -1,7 +1,6 @@
 """The end of a run: what it reached, as lines for a person, `summary.json` and a plot."""
 
 import json
-import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,7 +15,8 @@ from minigpt.data.overfit import OverfitRows
 from minigpt.data.token_store import PreparedData
 from minigpt.errors import RunError
 from minigpt.files import written_whole
-from minigpt.run_folder import BEST, LAST
+from minigpt.model.gpt import GPT
+from minigpt.run_folder import BEST, LAST, shown_command
 from minigpt.training.loss import bits_per_byte, perplexity
 from minigpt.training.metrics_file import column, read_metrics
 from minigpt.training.progress import clock, table
@@ -77,28 +77,48 @@ def finish(
         share = valid_share(best.model, best.tokenizer, data.corpus.log_probability)
     plot_losses(folder, floor=floor)
     n_targets = data.validation.n_targets
-    summary = {
-        "val_loss": loss,
-        "val_bits_per_byte": bits_per_byte(loss * n_targets, data.validation.n_bytes),
-        "val_perplexity": perplexity(loss),
-        "last_val_loss": last_loss,
-        "floor_loss": floor,
-        "valid_share": share,
+    summary = _write_summary(
+        folder,
+        record,
+        best.model,
+        started,
+        val_loss=loss,
+        val_bits_per_byte=bits_per_byte(loss * n_targets, data.validation.n_bytes),
+        last_val_loss=last_loss,
+        floor_loss=floor,
+        valid_share=share,
+    )
+    say(_summary_text(summary, folder, data.folder))
+    sample = sample_texts(best.model, best.tokenizer)[0]
+    say(f"\nA sample:\n\n{sample}\n\n{_more(folder)}")
+
+
+def _write_summary(
+    folder: Path, record: dict[str, Any], model: GPT, started: float, **judged: float | None
+) -> dict[str, Any]:
+    """Write `summary.json`: what was `judged` of the best checkpoint, and the course of the run."""
+    assert judged["val_loss"] is not None
+    summary = judged | {
+        "val_perplexity": perplexity(judged["val_loss"]),
         "steps": record["step"],
         "best_step": record["best_step"],
         "tokens": record["tokens"],
         "train_seconds": record["train_seconds"],
         "wall_seconds": time.monotonic() - started,
         "tokens_per_second": record["tokens"] / record["train_seconds"],
-        "parameters": best.model.parameter_count(),
+        "parameters": model.parameter_count(),
         "best_checkpoint": str(BEST),
     }
     _write_whole(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
-    say(_summary_text(summary, folder, data.folder))
-    sample = sample_texts(best.model, best.tokenizer)[0]
-    say(
-        f"\nA sample:\n\n{sample}\n\nMore: python generate.py checkpoint={shlex.quote(str(folder))}"
-    )
+    return summary
+
+
+def _files(folder: Path) -> str:
+    return f"{folder}: checkpoints, config.yaml, metrics.csv, loss.png, samples.txt, summary.json"
+
+
+def _more(folder: Path) -> str:
+    return f"More: {shown_command('generate.py', 'checkpoint', str(folder))}"
 
 
 def finish_overfit(
@@ -108,20 +128,32 @@ def finish_overfit(
     rows: OverfitRows,
     *,
     device: str,
+    started: float,
     say: Callable[[str], None],
 ) -> None:
     """Say whether the one batch was learned by heart, and let the model recite it.
 
-    Raises `RunError` if it was not.
+    In `summary.json` that batch is the validation part. Raises `RunError` if it was not learned.
     """
-    plot_losses(folder, floor=None)
+    plot_losses(folder, floor=rows.floor)
     loss, step = record["train_loss"], record["step"]
+    loaded = load_model(folder / LAST, device=device)
+    _write_summary(
+        folder,
+        record,
+        loaded.model,
+        started,
+        val_loss=record["best_val_loss"],
+        val_bits_per_byte=None,  # a row may begin and end inside a document, or a character
+        last_val_loss=record["val_loss"],
+        floor_loss=rows.floor,
+        valid_share=None,
+    )
     facts = f"loss {loss:.5f} after {step} steps; the floor of this batch is {rows.floor:.5f}"
     if loss >= OVERFIT_LOSS:
         raise RunError(
             f"the batch was not learned by heart: {facts}, and below {OVERFIT_LOSS} was wanted"
         )
-    loaded = load_model(folder / LAST, device=device)
     start, length = rows.rows[0].tolist()
     ids = data.train.tokens[start : start + length + 1].tolist()
     given = min(OVERFIT_PROMPT, length)
@@ -132,7 +164,7 @@ def finish_overfit(
         )
     say(
         f"{facts}\nGiven {prompt!r}, the model recites the rest of the document to the end:\n\n"
-        f"{loaded.tokenizer.decode(ids)}"
+        f"{loaded.tokenizer.decode(ids)}\n\n{_files(folder)}\n{_more(folder)}"
     )
 
 
@@ -156,9 +188,7 @@ def _summary_text(summary: dict[str, Any], folder: Path, cache: Path) -> str:
             f" {clock(summary['train_seconds'])}, {summary['tokens_per_second']:,.0f} tokens/s"
             f" (this command took {clock(summary['wall_seconds'])})"
         ),
-        "files": (
-            f"{folder}: checkpoints, config.yaml, metrics.csv, loss.png, samples.txt, summary.json"
-        ),
+        "files": _files(folder),
         "cache": f"{cache}",
     }
     return table(lines)

@@ -1,5 +1,7 @@
 """Ends, counts, notices and what the model is asked to read (faults 6, 34, 36, 38 and 39)."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -143,6 +145,12 @@ def test_going_past_the_context_is_said_once(gpt: GPT) -> None:
     generate(gpt, [[1, 2, 3]], decoding(30), seed=0, say=notices.append)
     assert len(notices) == 1
     assert "past the context of 8 tokens" in notices[0]
+    generate(gpt, [[1], [2, 3]], decoding(30), seed=0, batch_size=1, say=notices.append)
+    assert len(notices) == 2
+    one_by_one = replace(decoding(30), context_stride=1)
+    list(stream(gpt, [1, 2, 3], one_by_one, seed=0, say=notices.append))
+    assert len(notices) == 3
+    assert notices[2].endswith("from the last 8 of them")
 
 
 def test_a_model_in_training_mode_is_refused(gpt: GPT) -> None:

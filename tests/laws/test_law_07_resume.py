@@ -72,8 +72,10 @@ def test_a_finished_run_is_left_as_it_is(
     assert train(f"run_dir={run}", "trainer.max_steps=4") == 0
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     capsys.readouterr()
-    assert train("resume=auto", f"run_dir={run}") == 0
-    assert "nothing to do" in capsys.readouterr().err
+    assert train("resume=auto", f"run_dir={run}", "trainer.max_steps=3") == 0
+    said = capsys.readouterr().err
+    assert "nothing to do" in said
+    assert "is at step 4 and trainer.max_steps=3" in said
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 

@@ -78,4 +78,5 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_what_was_good(
     assert train(f"run_dir={run}", "trainer.max_steps=50", *settings) == 1
     message = capsys.readouterr().err.strip().splitlines()[-1]
     assert "the loss is nan" in message
+    assert "nothing was saved yet" in message
     assert "optim.lr" in message

@@ -1,5 +1,6 @@
 """The smoke test: one batch is learned by heart and recited, or the status is 1."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ def test_one_batch_is_learned_and_recited(
     assert "the floor of this batch is 0.00000" in said
     assert "recites the rest of the document" in said
     assert train.losses(tmp_path / "run")[-1] < 0.01
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["val_loss"] < 0.01
+    assert summary["floor_loss"] < 0.001
 
 
 def test_a_batch_that_is_not_learned_is_a_failure(
