@@ -38,6 +38,7 @@ lint: env
 bench: env
 	$(VENV_PYTHON) bench/shakespeare_char.py
 	$(VENV_PYTHON) bench/stories.py
+	$(VENV_PYTHON) bench/stories.py rounds=1 small=1
 	$(VENV_PYTHON) bench/tang300.py
 
 # What can be made again; never runs/, and not the environment (rm -r .venv).

@@ -4,7 +4,7 @@ One file, one loop, nothing but torch: what the same run costs without checkpoin
 resuming or a config. Shapes, optimizer and schedule are those of the experiment; windows are drawn
 at random, as such scripts do. It prints the training loss every 10 steps and, last, a JSON line.
 
-    python bench/plain_char.py TEXT [STEPS]
+    python bench/plain_char.py TEXT [STEPS [SEED]]
 
 Legend: B batch, T positions, H heads, D head width, C width, V vocabulary.
 """
@@ -22,7 +22,6 @@ from torch import Tensor, nn
 N_LAYER, N_HEAD, N_EMBD, BLOCK_SIZE, BATCH_SIZE = 4, 4, 128, 64, 12
 LR, MIN_LR, WARMUP_STEPS, DECAY_STEPS = 1e-3, 1e-4, 100, 2000
 BETAS, WEIGHT_DECAY, GRAD_CLIP = (0.9, 0.99), 0.1, 1.0
-SEED = 1337
 
 
 class Block(nn.Module):
@@ -121,9 +120,9 @@ def train(model: Transformer, text: Tensor, n_steps: int) -> None:
             print(f"step {step}: loss {loss.item():.4f}", flush=True)
 
 
-def main(path: str, n_steps: int) -> None:
+def main(path: str, n_steps: int = DECAY_STEPS, seed: int = 1337) -> None:
     """Train on the first nine tenths of the text, validate on the rest."""
-    torch.manual_seed(SEED)
+    torch.manual_seed(seed)
     text = Path(path).read_text(encoding="utf-8")
     alphabet = {character: number for number, character in enumerate(sorted(set(text)))}
     tokens = torch.tensor([alphabet[character] for character in text])
@@ -137,4 +136,4 @@ def main(path: str, n_steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else DECAY_STEPS)
+    main(sys.argv[1], *map(int, sys.argv[2:]))

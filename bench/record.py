@@ -15,6 +15,7 @@ import torch
 
 PROJECT = Path(__file__).resolve().parents[1]
 RESULTS = PROJECT / "bench" / "results"
+FIRST_SEED = 1337
 LIBRARIES = ("torch", "lightning", "hydra-core", "tokenizers", "numpy")
 
 

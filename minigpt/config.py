@@ -213,7 +213,7 @@ class GenerateConfig:
     )
     prompt: list[str] = setting([], "text to go on from; may be repeated", free_text=True)
     prompt_file: str = setting(
-        "", "file with one prompt a line; - is standard input", free_text=True
+        "", "file with a prompt a line, a blank one too; - is standard input", free_text=True
     )
     start_of_document: bool | None = setting(
         None,
