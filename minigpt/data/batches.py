@@ -7,7 +7,7 @@ in its batch is padding, known by length and never by an id.
 Shapes: B rows, T positions of the longest row.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import TypeAlias
@@ -26,6 +26,10 @@ IGNORED = -100
 
 #: Keeps the draw of the data order apart from other draws by the same seed.
 _ORDER_DRAW = 0xDA7A
+
+#: How far the packed windows of successive epochs lie before those of the first, in sixteenths of a
+#: window: each halves the largest gap that is left (van der Corput's sequence).
+_SHIFTS = (0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15)
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 
@@ -74,8 +78,7 @@ def spans(store: TokenStore, block_size: int, layout: str) -> Rows:
     follow each other share one token, so each token but the stream's first is a target once.
     """
     if layout == "packed":
-        starts = np.arange(0, len(store.tokens) - 1, block_size, dtype=np.int64)
-        return np.stack([starts, np.minimum(block_size, len(store.tokens) - 1 - starts)], axis=1)
+        return windows(store, block_size, np.arange(n_windows(store, block_size)))
     if layout != "padded":
         raise InputError(f"data.layout={layout}: choose one of packed, padded")
     lengths = np.diff(store.starts)
@@ -85,6 +88,22 @@ def spans(store: TokenStore, block_size: int, layout: str) -> Rows:
     read = (np.arange(len(document)) - first_row) * block_size
     starts = store.starts[document] + read
     return np.stack([starts, np.minimum(block_size, lengths[document] - read)], axis=1)
+
+
+def n_windows(store: TokenStore, block_size: int, shift: int = 0) -> int:
+    """How many rows the packed layout has, see `windows`."""
+    return -(-(store.n_targets + shift) // block_size)
+
+
+def windows(store: TokenStore, block_size: int, numbers: Rows, shift: int = 0) -> Rows:
+    """Rows of the packed layout by number, (n,) to (n, 2) as in `spans`.
+
+    All but the first start `shift` (below `block_size`) tokens earlier than they would, so that
+    the first is shorter; the last is what is left.
+    """
+    starts = np.maximum(numbers * block_size - shift, 0)
+    ends = np.minimum((numbers + 1) * block_size - shift, store.n_targets)
+    return np.stack([starts, ends - starts], axis=1)
 
 
 def n_long_documents(store: TokenStore, block_size: int) -> int:
@@ -133,22 +152,25 @@ def _permutation(seed: int, epoch: int, n_rows: int) -> Rows:
     return np.random.default_rng([_ORDER_DRAW, seed, epoch]).permutation(n_rows)
 
 
-def row_indices(seed: int, first: int, count: int, n_rows: int) -> Rows:
-    """Places first … first + count - 1 of the endless training order, as row numbers.
+def row_indices(
+    seed: int, first: int, count: int, epoch_sizes: Sequence[int]
+) -> Iterator[tuple[int, Rows]]:
+    """Places first … first + count - 1 of the endless training order: (epoch, row numbers) each.
 
-    Place g is the row at g % n_rows of the permutation of epoch g // n_rows: a pure function of
-    the seed and the place, which knows nothing of batches, steps or processes.
+    Epoch e has `epoch_sizes[e % len(epoch_sizes)]` rows, in a permutation of its own. So a place
+    is a pure function of the seed, and knows nothing of batches, steps or processes.
     """
-    if n_rows < 1:
+    if min(epoch_sizes) < 1:
         raise ValueError("there are no rows to order")
-    parts: list[Rows] = []
-    end = first + count
-    while first < end:
-        epoch, place = divmod(first, n_rows)
-        part = _permutation(seed, epoch, n_rows)[place : place + end - first]
-        parts.append(part)
-        first += len(part)
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+    cycle, place = divmod(first, sum(epoch_sizes))
+    epoch = cycle * len(epoch_sizes)
+    while count:
+        n_rows = epoch_sizes[epoch % len(epoch_sizes)]
+        if place < n_rows:
+            part = _permutation(seed, epoch, n_rows)[place : place + count].copy()
+            yield epoch, part
+            count -= len(part)
+        epoch, place = epoch + 1, max(0, place - n_rows)
 
 
 def rows_per_micro_batch(batch_size: int, accumulate: int, world_size: int) -> int:
@@ -186,7 +208,14 @@ class TrainingBatches(Dataset[Batch]):
         """Fix what the batches depend on; `InputError` if the rows cannot be dealt out evenly."""
         rows_per_micro_batch(batch_size, accumulate, world_size)
         self.store = store
-        self.rows = spans(store, block_size, layout)
+        self.block_size = block_size
+        self._rows: Rows | None = None
+        self._shifts = [block_size * part // len(_SHIFTS) for part in _SHIFTS]
+        self._epoch_sizes = [n_windows(store, block_size, shift) for shift in self._shifts]
+        # documents begin where they do, and a lone window gains nothing from being cut elsewhere
+        if layout != "packed" or store.n_targets <= block_size:
+            self._rows = spans(store, block_size, layout)
+            self._epoch_sizes = [len(self._rows)]
         self.batch_size = batch_size
         self.seed = seed
         self.accumulate = accumulate
@@ -197,7 +226,14 @@ class TrainingBatches(Dataset[Batch]):
     def step_rows(self, step: int) -> Rows:
         """The rows (batch_size, 2) of an optimizer step, over all micro-steps and ranks."""
         first = step * self.batch_size
-        return self.rows[row_indices(self.seed, first, self.batch_size, len(self.rows))]
+        order = row_indices(self.seed, first, self.batch_size, self._epoch_sizes)
+        return np.concatenate([self._epoch_rows(*part) for part in order])
+
+    def _epoch_rows(self, epoch: int, numbers: Rows) -> Rows:
+        if self._rows is not None:
+            return self._rows[numbers]
+        shift = self._shifts[epoch % len(self._shifts)]
+        return windows(self.store, self.block_size, numbers, shift)
 
     def __getitem__(self, micro_index: int) -> Batch:
         """Micro-batch number `micro_index` of this rank."""

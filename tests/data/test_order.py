@@ -46,42 +46,92 @@ def rows_of(batches: TrainingBatches, micro_index: int) -> list[list[int]]:
     return [row[row >= 0].tolist() for row in batch.targets]
 
 
-@given(SEEDS, st.integers(1, 50), st.integers(0, 5))
+def order(seed: int, first: int, count: int, *epoch_sizes: int) -> list[tuple[int, int]]:
+    """(epoch, row) of each place."""
+    parts = row_indices(seed, first, count, epoch_sizes)
+    return [(epoch, row) for epoch, rows in parts for row in rows.tolist()]
+
+
+@given(SEEDS, st.lists(st.integers(1, 20), min_size=1, max_size=3), st.integers(1, 7))
 @settings(deadline=None, max_examples=100)
-def test_every_row_comes_once_an_epoch(seed: int, n_rows: int, epoch: int) -> None:
-    order = row_indices(seed, epoch * n_rows, n_rows, n_rows)
-    assert sorted(order.tolist()) == list(range(n_rows))
+def test_every_row_comes_once_an_epoch(seed: int, sizes: list[int], n_epochs: int) -> None:
+    expected = [
+        (epoch, row) for epoch in range(n_epochs) for row in range(sizes[epoch % len(sizes)])
+    ]
+    found = order(seed, 0, len(expected), *sizes)
+    assert sorted(found) == expected
+    assert [epoch for epoch, _ in found] == sorted(epoch for epoch, _ in found)
 
 
-@given(SEEDS, st.integers(1, 30), st.integers(0, 100), st.lists(st.integers(0, 40), max_size=8))
+@given(
+    SEEDS,
+    st.lists(st.integers(1, 30), min_size=1, max_size=3),
+    st.integers(0, 100),
+    st.lists(st.integers(0, 40), max_size=8),
+)
 @settings(deadline=None, max_examples=100)
 def test_the_order_does_not_depend_on_how_it_is_read(
-    seed: int, n_rows: int, first: int, counts: list[int]
+    seed: int, sizes: list[int], first: int, counts: list[int]
 ) -> None:
-    whole = row_indices(seed, first, sum(counts), n_rows).tolist()
-    parts: list[int] = []
+    whole = order(seed, first, sum(counts), *sizes)
+    parts: list[tuple[int, int]] = []
     for count in counts:
-        parts += row_indices(seed, first + len(parts), count, n_rows).tolist()
+        parts += order(seed, first + len(parts), count, *sizes)
     assert parts == whole
     assert len(whole) == sum(counts)
 
 
 def test_epochs_and_seeds_differ() -> None:
     n = 100
-    orders = {tuple(row_indices(seed, epoch * n, n, n)) for seed in range(3) for epoch in range(3)}
+    orders = {
+        tuple(row for _, row in order(seed, epoch * n, n, n))
+        for seed in range(3)
+        for epoch in range(3)
+    }
     assert len(orders) == 9
 
 
 def test_the_order_is_the_one_that_runs_were_made_with() -> None:
     # a change of this order changes every run that is resumed
-    assert row_indices(1337, 8, 12, 10).tolist() == [6, 5, 4, 9, 6, 7, 3, 1, 2, 5, 0, 8]
+    rows = [row for _, row in order(1337, 8, 12, 10)]
+    assert rows == [6, 5, 4, 9, 6, 7, 3, 1, 2, 5, 0, 8]
 
 
 def test_reading_the_order_cannot_change_it() -> None:
-    first = row_indices(1, 0, 10, 10)
-    before = first.tolist()
-    first[:] = 0
-    assert row_indices(1, 0, 10, 10).tolist() == before
+    before = order(1, 0, 10, 10)
+    for _, rows in row_indices(1, 0, 10, [10]):
+        rows[:] = 0
+    assert order(1, 0, 10, 10) == before
+
+
+@given(st.integers(1, 90), st.integers(1, 20), st.integers(1, 7), st.integers(0, 40))
+@settings(deadline=None, max_examples=100)
+def test_every_token_is_a_target_once_an_epoch_wherever_the_windows_lie(
+    n_targets: int, block_size: int, batch_size: int, step: int
+) -> None:
+    store = TokenStore(np.arange(n_targets + 1), np.array([0, n_targets]), 0)
+    batches = TrainingBatches(
+        store, block_size=block_size, layout="packed", batch_size=batch_size, seed=1
+    )
+    seen = np.zeros(n_targets + 1, dtype=int)
+    for number in range(step + 1):
+        targets = batches[number].targets
+        seen += np.bincount(targets[targets >= 0].numpy(), minlength=n_targets + 1)
+        assert all(0 < length <= block_size for _, length in batches.step_rows(number).tolist())
+    # whole epochs lie behind, and one is under way
+    assert seen[0] == 0
+    assert seen[1:].max() - seen[1:].min() <= 1
+
+
+def test_windows_lie_elsewhere_in_each_epoch() -> None:
+    store = TokenStore(np.arange(65), np.array([0, 64]), 0)
+    batches = TrainingBatches(store, block_size=16, layout="packed", batch_size=1, seed=1)
+    starts = [int(batches.step_rows(step)[0, 0]) for step in range(4 + 15 * 5)]
+    assert sorted(starts[:4]) == [0, 16, 32, 48]
+    assert sorted(starts[4:9]) == [0, 8, 24, 40, 56]
+    assert sorted(starts[9:14]) == [0, 12, 28, 44, 60]
+    assert {*starts} == {*range(64)}
+    assert sorted(int(batches.step_rows(79 + step)[0, 0]) for step in range(4)) == [0, 16, 32, 48]
 
 
 @pytest.mark.parametrize("n_documents", [1, 5, 12, 40])
