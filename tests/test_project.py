@@ -111,6 +111,25 @@ def test_docker_runs_train_as_nobody_special() -> None:
     assert [line for line in lines if line.startswith("USER")] == ["USER minigpt"]
 
 
+def test_what_docker_copies_is_enough_and_caches_on_its_volume(tmp_path: Path) -> None:
+    ignored = shutil.ignore_patterns("__pycache__", "cache")
+    for line in read(".dockerignore").splitlines():
+        source = PROJECT / line.removeprefix("!")
+        if line.startswith("!") and source.is_dir():
+            shutil.copytree(source, tmp_path / source.name, ignore=ignored)
+        elif line.startswith("!"):
+            shutil.copy(source, tmp_path)
+    program = (
+        "from minigpt.command_line import compose; from minigpt.config import TrainConfig;"
+        "from minigpt.data.token_store import cache_folder; import train;"
+        "print(cache_folder(compose(TrainConfig, 'train', ['model=small'])[0].data))"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.strip() == str(tmp_path.resolve() / "data" / "cache")
+
+
 @pytest.mark.skipif(GIT is None, reason="git is not installed")
 def test_git_ignores_what_is_made_and_nothing_else(tmp_path: Path) -> None:
     shutil.copy(PROJECT / ".gitignore", tmp_path)

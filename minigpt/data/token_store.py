@@ -136,7 +136,7 @@ def cache_folder(data: DataConfig) -> Path:
         check_folder(folder, f"data.cache_dir={data.cache_dir}")
         return folder
     project = Path(__file__).resolve().parents[2]
-    if (project / "pyproject.toml").is_file() and os.access(project / "data", os.W_OK):
+    if (project / "train.py").is_file() and os.access(project / "data", os.W_OK):
         return project / "data" / "cache"
     return Path.home() / ".cache" / "minigpt"
 

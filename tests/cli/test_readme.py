@@ -14,6 +14,7 @@ PAGES = (
     "README.md",
     "docs/architecture.md",
     "docs/training.md",
+    "docs/generation.md",
     "data/README.md",
     "bench/README.md",
 )
