@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from minigpt.command_line import run
 from minigpt.config import TrainConfig
+from minigpt.errors import RunError
 
 #: Options of glibc's `mallopt`, from its malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -38,6 +39,7 @@ def main(config: TrainConfig, named: Collection[str]) -> int:
         say(
             f"nothing to do: {start.checkpoint} is at step {start.record['step']} and"
             f" trainer.max_steps={config.trainer.max_steps}"
+            + (f", its loss {start.record['train_loss']:.5f}" if config.overfit else "")
         )
         return 0
     origin = load_origin(start, named)
@@ -71,6 +73,8 @@ def main(config: TrainConfig, named: Collection[str]) -> int:
         trainer.fit(module, datamodule=batches, ckpt_path=start.checkpoint, weights_only=True)
     if not trainer.is_global_zero:
         return 0
+    if not trainer.global_step:
+        raise RunError(f"trainer.max_time={config.trainer.max_time} was over before the first step")
     if status := milestones.stop.exit_status:
         say(f"stopped and saved at step {trainer.global_step}; go on with:")
         say(shown_command("train.py", "resume", str(folder)))
@@ -145,10 +149,11 @@ def keep_freed_memory() -> None:
     By default it gives large blocks back to the system at once, which then has to clear each page
     of them again: tens of thousands of page faults a step at `model=small` on a CPU.
     """
-    with contextlib.suppress(OSError, AttributeError):  # another C library
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
-        for option in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
-            mallopt(option, 2**31 - 1)
+        # older versions take no more than 32 MiB
+        if mallopt(M_MMAP_THRESHOLD, 2**31 - 1) or mallopt(M_MMAP_THRESHOLD, 2**25):
+            mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def is_child() -> bool:

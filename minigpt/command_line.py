@@ -4,6 +4,7 @@ Exit status: 0 the end was reached; 2 the input is wrong; 1 the end was not reac
 Ctrl-C. `MINIGPT_DEBUG=1` shows the traceback of an error as well.
 """
 
+import errno
 import os
 import signal
 import sys
@@ -131,7 +132,8 @@ def _with_status(work: Callable[[], int | None]) -> int:
         if os.environ.get("MINIGPT_DEBUG") == "1":
             traceback.print_exc()
         _say(f"error: {_explained(error)}")
-        return WRONG_INPUT if isinstance(error, InputError) else FAILED
+        too_long = isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG
+        return WRONG_INPUT if too_long or isinstance(error, InputError) else FAILED
     return status or REACHED
 
 

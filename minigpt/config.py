@@ -58,7 +58,7 @@ class DataConfig:
         None, "use only the first so many documents; of stories: how many to tell", low=1
     )
     val_fraction: float = setting(
-        0.1, "share of the documents held out for validation", above=0.0, high=0.9
+        0.1, "share of the documents held out for validation", low=1e-6, high=0.9
     )
     val_path: list[str] = setting(
         [], "files held out for validation instead of val_fraction; may be repeated",

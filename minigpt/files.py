@@ -10,6 +10,9 @@ from uuid import uuid4
 
 from minigpt.errors import InputError
 
+#: Of a file or a folder, in bytes, on every common file system.
+_LONGEST_NAME = 255
+
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Generator[BinaryIO, None, None]:
@@ -50,7 +53,13 @@ def check_folder(folder: Path, setting: str) -> None:
     The nearest folder that exists is tried with a file, which leaves nothing: permission bits do
     not tell of a file system that takes none.
     """
-    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    places = (folder, *folder.absolute().parents)
+    if any(len(os.fsencode(place.name)) > _LONGEST_NAME for place in places):
+        raise InputError(f"{setting}: a name in it has more than {_LONGEST_NAME} bytes")
+    try:
+        existing = next(place for place in places if place.exists() or place.is_symlink())
+    except OSError as error:
+        raise InputError(f"{setting}: cannot be a folder: {error.strerror}") from error
     if not existing.is_dir():
         raise InputError(f"{setting}: {existing} is not a folder")
     try:

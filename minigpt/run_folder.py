@@ -5,6 +5,7 @@ A run folder holds `config.yaml`, `metrics.csv`, `summary.json`, `loss.png`, `sa
 that has a checkpoint.
 """
 
+import contextlib
 import datetime
 import os
 import shlex
@@ -74,8 +75,14 @@ def _create_by_time() -> Path:
 def point_latest_at(folder: Path) -> None:
     """Let `runs/latest` mean this run: a symbolic link, or its path as text where there are none.
 
-    The link is relative where the run lies under `runs/`, so that the folder can be moved.
+    The link is relative where the run lies under `runs/`, so that the folder can be moved. Where
+    it cannot be written there is none: a run whose own folder is elsewhere does without.
     """
+    with contextlib.suppress(OSError):
+        _point_latest_at(folder)
+
+
+def _point_latest_at(folder: Path) -> None:
     RUNS.mkdir(exist_ok=True)
     runs, target = RUNS.resolve(), folder.resolve()
     text = str(target.relative_to(runs)) if target.is_relative_to(runs) else str(target)

@@ -60,6 +60,14 @@ def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
             check_folder(tmp_path / place, "run_dir=x")
 
 
+@pytest.mark.parametrize("name", ["x" * 300, f"x/{'y' * 300}", "to_nothing", "to_itself/below"])
+def test_a_folder_that_no_path_leads_to_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "to_nothing").symlink_to(tmp_path / "nothing")
+    (tmp_path / "to_itself").symlink_to(tmp_path / "to_itself")
+    with pytest.raises(InputError, match=r"^run_dir=x: "):
+        check_folder(tmp_path / name, "run_dir=x")
+
+
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="/proc is not there")
 def test_a_file_system_that_takes_no_files_is_refused() -> None:
     with pytest.raises(InputError, match=r"^run_dir=/proc/run: /proc cannot be written to"):

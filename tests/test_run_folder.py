@@ -103,3 +103,10 @@ def test_a_checkpoint_knows_its_run() -> None:
     run = make_run(Path("run"), LAST)
     assert run_folder_of(run / LAST) == run.resolve()
     assert run_folder_of(Path("alone.ckpt")) is None
+
+
+def test_a_run_elsewhere_does_without_a_pointer_that_cannot_be(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", LAST)
+    Path("runs").write_text("a file")
+    point_latest_at(run)
+    assert latest_run() is None

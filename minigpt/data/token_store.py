@@ -132,7 +132,10 @@ def prepare(
 def cache_folder(data: DataConfig) -> Path:
     """Where prepared corpora go: the setting, else the project's data/cache, else the user's."""
     if data.cache_dir:
-        folder = Path(data.cache_dir).expanduser().absolute()
+        try:
+            folder = Path(data.cache_dir).expanduser().absolute()
+        except RuntimeError as error:
+            raise InputError(f"data.cache_dir={data.cache_dir}: {error}") from error
         check_folder(folder, f"data.cache_dir={data.cache_dir}")
         return folder
     project = Path(__file__).resolve().parents[2]

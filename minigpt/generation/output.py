@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from minigpt.errors import InputError, RunError
-from minigpt.files import written_whole
+from minigpt.files import check_folder, written_whole
 
 #: Characters that JSON leaves as they are and that some readers take for the end of a line.
 _LINE_ENDS = {ord(character): f"\\u{ord(character):04x}" for character in "\x85\u2028\u2029"}
@@ -38,7 +38,9 @@ def check_output(output: str) -> None:
         raise InputError(f"output={output}: is a folder; name a file")
     if not path.parent.is_dir():
         raise InputError(f"output={output}: the folder {path.parent} does not exist")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
+    if not path.exists():
+        check_folder(path.parent, f"output={output}")
+    elif not os.access(path, os.W_OK):
         raise InputError(f"output={output}: cannot be written to")
 
 

@@ -9,6 +9,7 @@ from minigpt.checkpoint import RECORD, LoadedModel, load_model, read_checkpoint
 from minigpt.config import TrainConfig, check, from_plain
 from minigpt.errors import InputError
 from minigpt.run_folder import (
+    BEST,
     LAST,
     check_run_dir,
     find_checkpoint,
@@ -16,6 +17,7 @@ from minigpt.run_folder import (
     run_folder_of,
 )
 from minigpt.settings import set_value, shown, value_of
+from minigpt.training.samples import OVERFIT_LOSS
 
 #: What a resumed run may be told anew. The rest (the model, the tokenizer, the data and their
 #: order, the seed) makes it the run it is.
@@ -46,9 +48,12 @@ class Start:
     changes: tuple[str, ...] = ()
 
     def is_finished(self, config: TrainConfig) -> bool:
-        """Whether the checkpoint is at the last step already."""
+        """Whether the checkpoint is at the last step already, or has learned its one batch."""
         assert config.trainer.max_steps is not None
-        return self.checkpoint is not None and self.record["step"] >= config.trainer.max_steps
+        if self.checkpoint is None:
+            return False
+        learned = config.overfit and self.record["train_loss"] < OVERFIT_LOSS
+        return learned or self.record["step"] >= config.trainer.max_steps
 
 
 def find_start(config: TrainConfig, named: Iterable[str]) -> Start:
@@ -69,6 +74,8 @@ def find_start(config: TrainConfig, named: Iterable[str]) -> Start:
     if config.run_dir and folder != Path(config.run_dir).resolve():
         check_run_dir(config.run_dir)
         folder = None
+    if folder is None or not (folder / BEST).is_file():  # its loss is that of a file left behind
+        record = {key: value for key, value in record.items() if not key.startswith("best_")}
     return Start(resumed, folder, checkpoint, record, tuple(changes))
 
 

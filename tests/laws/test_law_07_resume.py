@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from minigpt.checkpoint import read_checkpoint
-from minigpt.run_folder import LAST
+from minigpt.run_folder import BEST, LAST
 from minigpt.training.metrics_file import TIMING_FIELDS, read_metrics
 from tests.conftest import Train
 
@@ -126,3 +126,12 @@ def test_what_is_named_on_a_resume_is_judged_with_what_was_saved(
     bare = train.only(lambda each: each.startswith("data.cache_dir"))
     assert bare(f"data.path={moved}", f"resume={run}", "trainer.max_steps=4") == 0
     assert read_checkpoint(run / LAST)["global_step"] == 4
+
+
+def test_a_run_that_goes_on_without_its_best_finds_a_new_one(train: Train, tmp_path: Path) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    assert train(f"run_dir={run}", "trainer.max_steps=4") == 0
+    worse = (f"resume={run / LAST}", f"run_dir={elsewhere}", "trainer.max_steps=6", "optim.lr=10")
+    assert train(*worse) == 0
+    record = read_checkpoint(elsewhere / BEST)["minigpt"]
+    assert record["best_step"] == record["step"] > 4

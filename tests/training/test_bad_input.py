@@ -80,3 +80,10 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_what_was_good(
     assert "the loss is nan" in message
     assert "nothing was saved yet" in message
     assert "optim.lr" in message
+
+
+def test_no_time_for_a_step_is_said(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(f"run_dir={tmp_path / 'run'}", "trainer.max_time=00:00:00:00") == 1
+    assert "trainer.max_time=00:00:00:00 was over" in capsys.readouterr().err.splitlines()[-1]

@@ -21,6 +21,9 @@ def test_one_batch_is_learned_and_recited(
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["val_loss"] < 0.01
     assert summary["floor_loss"] < 0.001
+    capsys.readouterr()
+    assert train(*WIDE, f"resume={tmp_path / 'run'}") == 0
+    assert "nothing to do" in capsys.readouterr().err
 
 
 def test_a_batch_that_is_not_learned_is_a_failure(
