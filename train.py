@@ -33,6 +33,8 @@ def main(config: TrainConfig, named: Collection[str]) -> int:
     from minigpt.training.resume import find_start, load_origin
 
     start = find_start(config, named)
+    if config.resume and start.checkpoint is None:
+        say(f"resume={config.resume}: there is no checkpoint yet; a new run begins")
     device = find_device(start.config.trainer.accelerator)
     config = fill(start.config, device)
     if start.is_finished(config):

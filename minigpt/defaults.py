@@ -72,6 +72,9 @@ def fill(config: TrainConfig, device: Device) -> TrainConfig:
 
     on_cpu = device.kind == "cpu"
     preset = next(p for p in _PRESETS if config.model.n_embd < p.below_width)
+    vocab_size = config.tokenizer.vocab_size
+    if config.tokenizer.kind == "bpe":  # the others have the tokens that they have
+        vocab_size = vocab_size or preset.vocab_size
     max_steps = config.trainer.max_steps or (preset.max_steps_cpu if on_cpu else preset.max_steps)
     decay_steps = config.optim.decay_steps or max_steps
     warmup = config.optim.warmup_steps
@@ -95,9 +98,7 @@ def fill(config: TrainConfig, device: Device) -> TrainConfig:
     return dataclasses.replace(
         config,
         data=dataclasses.replace(config.data, batch_size=batch_size),
-        tokenizer=dataclasses.replace(
-            config.tokenizer, vocab_size=config.tokenizer.vocab_size or preset.vocab_size
-        ),
+        tokenizer=dataclasses.replace(config.tokenizer, vocab_size=vocab_size),
         optim=dataclasses.replace(
             config.optim,
             lr=config.optim.lr or min(4e-3, 0.5 / config.model.n_embd),

@@ -238,7 +238,8 @@ class Milestones(L.Callback):
             add_up=lambda sums: trainer.strategy.reduce(sums, reduce_op="sum"),
         )
         row = {"val_loss": loss.per_token}
-        if limit is None:  # the bytes of a part of the batches are not known
+        # the bytes of a part of the batches, or of the smoke test's one, are not known
+        if limit is None and not self.config.overfit:
             row["val_bits_per_byte"] = bits_per_byte(
                 loss.nats, self.batches.data.validation.n_bytes
             )

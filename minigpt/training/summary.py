@@ -203,10 +203,11 @@ def plot_losses(folder: Path, *, floor: float | None) -> None:
 
     rows = read_metrics(folder / "metrics.csv")
     figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
-    _draw(axes, column(rows, "train_loss"), "training", "-", 0.6)
-    validation = column(rows, "val_loss")
+    training, validation = column(rows, "train_loss"), column(rows, "val_loss")
+    _draw(axes, training, "training", "-", 0.6)
     _draw(axes, validation, "validation", "o-", 1.0)
-    if validation:  # the first steps fall from ln V and would leave the rest no room
+    # the first steps fall from ln V and would leave the rest no room
+    if training and validation and validation[0][0] <= training[-1][0] / 2:
         axes.set_ylim(top=1.5 * validation[0][1])
     if floor is not None:
         axes.axhline(floor, color="grey", linestyle="--", label=f"floor {floor:.3f}")
