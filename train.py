@@ -22,7 +22,11 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 if TYPE_CHECKING:
     import lightning as L  # noqa: N812  (Lightning's own name for it)
 
+    from minigpt.checkpoint import LoadedModel
+    from minigpt.data.token_store import PreparedData
+    from minigpt.defaults import Device
     from minigpt.training.callbacks import Milestones
+    from minigpt.training.resume import Start
 
 
 def main(config: TrainConfig, named: Collection[str]) -> int:
@@ -54,6 +58,18 @@ def main(config: TrainConfig, named: Collection[str]) -> int:
         say=say,
     )
 
+    return fit(config, start, origin, data, device, started)
+
+
+def fit(
+    config: TrainConfig,
+    start: "Start",
+    origin: "LoadedModel | None",
+    data: "PreparedData",
+    device: "Device",
+    started: float,
+) -> int:
+    """Build, train, report; the exit status. `started` is the process's `time.monotonic()`."""
     from minigpt.run_folder import create_run_folder, shown_command
     from minigpt.training.callbacks import Milestones
     from minigpt.training.datamodule import CorpusBatches

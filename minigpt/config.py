@@ -250,36 +250,6 @@ class GenerateConfig:
     batch_size: int = setting(32, "most samples generated side by side", low=1)
 
 
-#: Lightning's Trainer arguments that would break a promise of this program, and what to use.
-REFUSED_TRAINER_ARGUMENTS = {
-    "barebones": "it switches off what the run's record is made of",
-    "callbacks": "callbacks are code; the run's own are in minigpt/training/callbacks.py",
-    "check_val_every_n_epoch": "training has no epochs; use trainer.val_check_interval (steps)",
-    "default_root_dir": "use run_dir",
-    "enable_autolog_hparams": "the whole config is recorded in config.yaml",
-    "enable_checkpointing": "every run can be resumed; use saving.every_n_steps",
-    "enable_model_summary": "the plan before the first step shows the model's size",
-    "fast_dev_run": "use trainer.max_steps=1",
-    "gradient_clip_algorithm": "the norm is clipped; use optim.grad_clip",
-    "gradient_clip_val": "use optim.grad_clip",
-    "inference_mode": "validation never records gradients",
-    "limit_predict_batches": "use generate.py",
-    "limit_test_batches": "use trainer.limit_val_batches",
-    "limit_train_batches": "use trainer.max_steps",
-    "logger": "use logger=csv, wandb or tensorboard",
-    "max_epochs": "training order is one endless sequence; use trainer.max_steps",
-    "min_epochs": "training order is one endless sequence; use trainer.max_steps",
-    "min_steps": "use trainer.max_steps",
-    "model_registry": "checkpoints stay in the run folder",
-    "num_sanity_val_steps": "the first validation is a real one; use trainer.val_check_interval",
-    "overfit_batches": "use experiment=overfit",
-    "plugins": "plugins are code; precision and devices have settings of their own",
-    "reload_dataloaders_every_n_epochs": "training order is one endless sequence",
-    "sync_batchnorm": "the model has no batch norm",
-    "use_distributed_sampler": "the data order is already divided over processes",
-}
-
-
 def check(config: Any) -> None:
     """Hold every value against its type and range, and those together that depend on each other.
 

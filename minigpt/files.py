@@ -1,6 +1,7 @@
 """Files that are whole or not there, and folders that are known to be usable before slow work."""
 
 import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Generator
@@ -34,7 +35,7 @@ def written_whole(path: Path) -> Generator[BinaryIO, None, None]:
     finally:
         temporary.unlink(missing_ok=True)
     if (seen := path.stat().st_size) != size:
-        raise OSError(f"{seen} of {size} bytes are there")
+        raise OSError(errno.EIO, f"{seen} of {size} bytes are there")
 
 
 def _sync_folder(folder: Path) -> None:

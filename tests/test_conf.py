@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from lightning import Trainer
 
+from minigpt.arguments import REFUSED_TRAINER_ARGUMENTS
 from minigpt.command_line import compose
 from minigpt.composition import CONF, compose_presets, groups, keys_of_preset, presets
 from minigpt.config import (
-    REFUSED_TRAINER_ARGUMENTS,
     GenerateConfig,
     LoggerConfig,
     ModelConfig,

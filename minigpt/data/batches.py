@@ -209,13 +209,14 @@ class TrainingBatches(Dataset[Batch]):
         rows_per_micro_batch(batch_size, accumulate, world_size)
         self.store = store
         self.block_size = block_size
-        self._rows: Rows | None = None
-        self._shifts = [block_size * part // len(_SHIFTS) for part in _SHIFTS]
+        # a lone window gains nothing from being cut elsewhere
+        parts = _SHIFTS if store.n_targets > block_size else _SHIFTS[:1]
+        self._shifts = [block_size * part // len(_SHIFTS) for part in parts]
         self._epoch_sizes = [n_windows(store, block_size, shift) for shift in self._shifts]
-        # documents begin where they do, and a lone window gains nothing from being cut elsewhere
-        if layout != "packed" or store.n_targets <= block_size:
-            self._rows = spans(store, block_size, layout)
-            self._epoch_sizes = [len(self._rows)]
+        self._padded = None
+        if layout != "packed":  # documents begin where they do
+            self._padded = spans(store, block_size, layout)
+            self._epoch_sizes = [len(self._padded)]
         self.batch_size = batch_size
         self.seed = seed
         self.accumulate = accumulate
@@ -230,8 +231,8 @@ class TrainingBatches(Dataset[Batch]):
         return np.concatenate([self._epoch_rows(*part) for part in order])
 
     def _epoch_rows(self, epoch: int, numbers: Rows) -> Rows:
-        if self._rows is not None:
-            return self._rows[numbers]
+        if self._padded is not None:
+            return self._padded[numbers]
         shift = self._shifts[epoch % len(self._shifts)]
         return windows(self.store, self.block_size, numbers, shift)
 

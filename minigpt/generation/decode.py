@@ -11,6 +11,7 @@ Shapes: B rows, W columns of the widest window, V vocabulary.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import cast
 
 import torch
@@ -94,7 +95,7 @@ def generate(
     Prompts of like length run side by side, at most `batch_size` rows at a time; this changes no
     text. `say` gets the notices, each once.
     """
-    say = _said_once(say)
+    say = cache(say)  # the same notice comes once
     requests = [(prompt, number) for prompt in prompts for number in range(num_samples)]
     by_length = sorted(range(len(requests)), key=lambda i: len(requests[i][0]))
     results: dict[int, Continuation] = {}
@@ -111,17 +112,6 @@ def generate(
         for i, ids in zip(batch, columns, strict=True):
             results[i] = _until_end(ids, decoding.end_id, seconds)
     return [results[i] for i in range(len(requests))]
-
-
-def _said_once(say: Callable[[str], None]) -> Callable[[str], None]:
-    said: set[str] = set()
-
-    def say_new(notice: str) -> None:
-        if notice not in said:
-            said.add(notice)
-            say(notice)
-
-    return say_new
 
 
 def _until_end(ids: list[int], end_id: int, seconds: float) -> Continuation:
@@ -143,7 +133,7 @@ def stream(
 
     The end token is not among them.
     """
-    say = _said_once(say)
+    say = cache(say)  # the same notice comes once
     for ids in decode(model, [prompt], decoding, Uniforms(seed, [sample], _device(model)), say):
         token = int(ids)
         if token == decoding.end_id:

@@ -58,4 +58,4 @@ def write_output(output: str, text: str) -> None:
         with written_whole(path) as file:
             file.write(text.encode())
     except OSError as error:
-        raise RunError(f"cannot write {output}: {error.strerror or error}") from error
+        raise RunError(f"cannot write {output}: {error.strerror}") from error

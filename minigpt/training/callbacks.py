@@ -20,7 +20,7 @@ from minigpt.training.datamodule import CorpusBatches
 from minigpt.training.lightning_module import LanguageModel
 from minigpt.training.loss import bits_per_byte
 from minigpt.training.metrics_file import MetricsFile, metric_fields
-from minigpt.training.progress import Progress
+from minigpt.training.progress import Progress, Rate
 from minigpt.training.samples import OVERFIT_LOSS, sample_texts
 from minigpt.training.signals import StopRequest, stop_on_signals
 from minigpt.training.validation import attention_statistics, validation_loss
@@ -38,22 +38,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """Write `checkpoint` to `path`."""
         del storage_options
         write_checkpoint(Path(path), checkpoint)
-
-
-class Rate:
-    """Tokens per second of training, time for validation, samples and saving left out."""
-
-    def __init__(self, record: dict[str, Any]):
-        """Watch a record's `tokens` and `train_seconds`."""
-        self.record = record
-        self._tokens, self._seconds = record["tokens"], record["train_seconds"]
-
-    def since_last(self) -> float:
-        """The rate since the last call, or since the start."""
-        tokens, seconds = self.record["tokens"], self.record["train_seconds"]
-        rate = (tokens - self._tokens) / max(seconds - self._seconds, 1e-9)
-        self._tokens, self._seconds = tokens, seconds
-        return rate
 
 
 class Milestones(L.Callback):

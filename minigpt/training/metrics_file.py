@@ -35,7 +35,7 @@ class MetricsFile:
                 file.write(lines.getvalue().encode())
             self._file: TextIO = path.open("a", encoding="utf-8", newline="")
         except OSError as error:
-            raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+            raise InputError(f"{path}: cannot be written: {error.strerror}") from error
         self._writer = csv.DictWriter(self._file, fields, restval="", extrasaction="ignore")
 
     def append(self, row: dict[str, float]) -> None:

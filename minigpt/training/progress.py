@@ -2,7 +2,7 @@
 
 import sys
 import time
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tqdm import tqdm
 
@@ -63,6 +63,22 @@ class Progress:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+
+
+class Rate:
+    """Tokens per second of training, time for validation, samples and saving left out."""
+
+    def __init__(self, record: dict[str, Any]):
+        """Watch a record's `tokens` and `train_seconds`."""
+        self.record = record
+        self._tokens, self._seconds = record["tokens"], record["train_seconds"]
+
+    def since_last(self) -> float:
+        """The rate since the last call, or since the start."""
+        tokens, seconds = self.record["tokens"], self.record["train_seconds"]
+        rate = (tokens - self._tokens) / max(seconds - self._seconds, 1e-9)
+        self._tokens, self._seconds = tokens, seconds
+        return rate
 
 
 def clock(seconds: float) -> str:

@@ -42,7 +42,7 @@ def _write_whole(path: Path, text: str) -> None:
         with written_whole(path) as file:
             file.write(text.encode())
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+        raise RunError(f"cannot write {path}: {error.strerror}") from error
 
 
 def finish(
