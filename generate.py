@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from minigpt import command_line
 from minigpt.config import GenerateConfig
-from minigpt.generation.output import (
+from minigpt.output import (
     check_output,
     json_line,
     prepare_standard_output,

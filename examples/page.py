@@ -29,15 +29,17 @@ def show(
 ) -> None:
     """Print a number, or a tensor or list of them, which must be as `expected`.
 
-    `digits` decimals are printed and compared, of 1.234e5 if `scientific`. The last of them may
-    differ by one, since another CPU rounds otherwise. NaN is expected where it is written.
+    `digits` decimals are printed and compared, of 1.234e5 if `scientific`; 0 is for counts, which
+    are exact. The last decimal may differ by one, since another CPU rounds otherwise. NaN is
+    expected where it is written.
     """
     seen = torch.as_tensor(value).detach().double()
     wanted = torch.as_tensor(expected).double()
     assert seen.shape == wanted.shape, f"{what}: {list(seen.shape)}, not {list(wanted.shape)}"
     unit = 10 ** wanted.abs().log10().floor() if scientific else torch.ones_like(wanted)
     off = ((seen - wanted) / unit).abs()
-    right = (off <= 1.01 * 10**-digits) | (seen == wanted) | (seen.isnan() & wanted.isnan())
+    slack = 1.01 * 10**-digits if digits else 0
+    right = (off <= slack) | (seen == wanted) | (seen.isnan() & wanted.isnan())
     assert right.all(), f"{what}: {seen.tolist()}, not {wanted.tolist()}"
     lines = _lines(seen, f".{digits}{'e' if scientific else 'f'}")
     print(f"{what}:", *lines, sep=" " if len(lines) == 1 else "\n    ")

@@ -191,6 +191,7 @@ class TrainConfig:
     sample_every_n_steps: int | None = setting(
         None, "steps between samples in samples.txt; with each validation if null", low=1
     )
+    doctor: bool = setting(False, "look for faults of the model before training it")
     overfit: bool = setting(
         False, "train on one fixed batch until its loss is near zero (experiment=overfit)"
     )
@@ -248,6 +249,27 @@ class GenerateConfig:
         choices=("auto", "float32", "float64", "bfloat16", "float16"),
     )  # fmt: skip
     batch_size: int = setting(32, "most samples generated side by side", low=1)
+
+
+@dataclass(kw_only=True, slots=True)
+class DoctorConfig:
+    """Everything `python -m minigpt.doctor` can be told.
+
+    A setting of the model or the tokenizer asks for a new model, as training would begin with it.
+    """
+
+    checkpoint: str = setting(
+        "", "a run folder or checkpoint file; the newest run if empty", free_text=True
+    )
+    seed: int = setting(1337, "fixes a new model's weights", low=0, high=2**32 - 1)
+    report: str = setting(
+        "", "file for the report as HTML; doctor.html in the run's folder if empty", free_text=True
+    )
+    format: str = setting("text", "of what is shown; json is one line", choices=("text", "json"))
+    device: str = setting("auto", "where to run", choices=("auto", "cpu", "cuda", "mps"))
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
 
 
 def check(config: Any) -> None:

@@ -64,9 +64,7 @@ def find_device(accelerator: str) -> Device:
 def fill(config: TrainConfig, device: Device) -> TrainConfig:
     """A copy of `config` with no null left that depends on size or device.
 
-    The learning rate falls with the width, as the spread of a layer's output for a given change
-    of its weights grows with it (Yang et al. 2022, "Tensor Programs V"). Raises `InputError` for
-    a precision or a number of processes that cannot be had.
+    Raises `InputError` for a precision or a number of processes that cannot be had.
     """
     from minigpt.data.batches import rows_per_micro_batch
 
@@ -101,7 +99,7 @@ def fill(config: TrainConfig, device: Device) -> TrainConfig:
         tokenizer=dataclasses.replace(config.tokenizer, vocab_size=vocab_size),
         optim=dataclasses.replace(
             config.optim,
-            lr=config.optim.lr or min(4e-3, 0.5 / config.model.n_embd),
+            lr=config.optim.lr or peak_learning_rate(config.model.n_embd),
             decay_steps=decay_steps,
             warmup_steps=min(500, decay_steps // 20) if warmup is None else warmup,
         ),
@@ -112,6 +110,15 @@ def fill(config: TrainConfig, device: Device) -> TrainConfig:
             val_check_interval=config.trainer.val_check_interval or max(1, max_steps // 10),
         ),
     )
+
+
+def peak_learning_rate(n_embd: int) -> float:
+    """A learning rate for AdamW at a width.
+
+    It falls as the width grows, since the spread of a layer's output for a given change of its
+    weights grows with it (Yang et al. 2022, "Tensor Programs V").
+    """
+    return min(4e-3, 0.5 / n_embd)
 
 
 def _device_count(devices: str, device: Device) -> int:

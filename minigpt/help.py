@@ -1,11 +1,12 @@
 """The text of `--help`: every preset and every setting, with meaning, range and default."""
 
+import inspect
 import textwrap
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from minigpt.composition import compose_presets, groups, presets
+from minigpt.composition import CONF, compose_presets, groups, presets
 from minigpt.settings import Setting, range_text, settings, shown, value_of
 
 WIDTH = 100
@@ -18,10 +19,12 @@ def help_text(schema: type[Any], config_name: str) -> str:
 
 
 def _lines(schema: type[Any], config_name: str) -> Iterator[str]:
-    doc = (schema.__doc__ or "").strip()
-    yield f"python {config_name}.py [key=value ...]"
+    script = f"{config_name}.py"  # a command without one is a room of the package
+    if not (CONF.parent / script).is_file():
+        script = f"-m minigpt.{config_name}"
+    yield f"python {script} [key=value ...]"
     yield ""
-    yield doc
+    yield inspect.getdoc(schema) or ""
     chosen = groups(config_name)
     if chosen:
         yield ""
@@ -29,6 +32,7 @@ def _lines(schema: type[Any], config_name: str) -> Iterator[str]:
         for group, default in chosen.items():
             names = [f"{name} (default)" if name == default else name for name in presets(group)]
             yield _entry(f"{group}=", ", ".join(names))
+    if "run_dir" in {setting.key for setting in settings(schema)}:
         yield ""
         yield "-m runs every combination of values given as lists: -m optim.lr=1e-3,3e-3"
     config = compose_presets(schema, config_name, {})

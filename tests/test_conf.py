@@ -9,6 +9,7 @@ from minigpt.arguments import REFUSED_TRAINER_ARGUMENTS
 from minigpt.command_line import compose
 from minigpt.composition import CONF, compose_presets, groups, keys_of_preset, presets
 from minigpt.config import (
+    DoctorConfig,
     GenerateConfig,
     LoggerConfig,
     ModelConfig,
@@ -22,13 +23,14 @@ PRESETS = [(group, preset) for group in groups("train") for preset in presets(gr
 
 
 def test_every_file_is_a_command_or_a_preset_of_a_group() -> None:
-    commands = {CONF / "train.yaml", CONF / "generate.yaml"}
+    commands = {CONF / f"{command}.yaml" for command in ("train", "generate", "doctor")}
     files = {CONF / group / f"{preset}.yaml" for group, preset in PRESETS}
     assert set(CONF.rglob("*.*")) == commands | files
 
 
 def test_the_commands_compose() -> None:
     assert compose_presets(GenerateConfig, "generate", {}) == GenerateConfig()
+    assert compose_presets(DoctorConfig, "doctor", {}).model == ModelConfig()
     assert compose_presets(TrainConfig, "train", {}).data.corpus == "stories"
 
 

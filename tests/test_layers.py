@@ -16,9 +16,10 @@ LAYERS = (
     ("errors",),
     ("settings", "config", "files"),
     ("model", "data", "training.loss", "training.optimizer", "training.schedule"),
-    ("defaults", "checkpoint", "run_folder"),
+    ("defaults", "checkpoint", "run_folder", "output"),
     ("generation", "evaluate", "export", "doctor", "training"),
     ("composition", "arguments", "help", "command_line"),
+    ("doctor.__main__",),  # a command of its own
 )
 
 #: Heavy libraries, and the modules that may import them.
@@ -31,7 +32,7 @@ ONLY_IN = {
     "datasets": ("data.corpora",),
     "hydra": ("composition", "arguments"),
     "omegaconf": ("composition",),
-    "matplotlib": ("training",),
+    "matplotlib": ("training", "doctor"),
 }  # fmt: skip
 
 

@@ -84,9 +84,9 @@ def test_everything_imported_is_required(project: dict[str, Any]) -> None:
     """Each library that the code imports is named by itself, not brought by another's chance."""
     required = {canonicalize_name(each.name) for each in requirements(project)}
     distributions = {"hydra": "hydra-core", "yaml": "pyyaml"}
-    bench = list((PROJECT / "bench").rglob("*.py"))
-    own = {"minigpt", "tests", "train", "generate", *(path.stem for path in bench)}
-    sources = [*bench, *PROJECT.glob("*.py")]
+    scripts = [*(PROJECT / "bench").glob("*.py"), *(PROJECT / "examples").glob("*.py")]
+    own = {"minigpt", "tests", "train", "generate", *(path.stem for path in scripts)}
+    sources = [*scripts, *PROJECT.glob("*.py")]
     for folder in ("minigpt", "tests"):
         sources += (PROJECT / folder).rglob("*.py")
     for path in sources:

@@ -115,3 +115,11 @@ class GPT(nn.Module):
         """How many numbers are trained, with the token and position tables or without."""
         tables = [m for m in self.modules() if isinstance(m, nn.Embedding) and not embeddings]
         return sum(p.numel() for p in self.parameters()) - sum(t.weight.numel() for t in tables)
+
+    def shape(self) -> str:
+        """Its sizes, in words."""
+        config = self.config
+        return (
+            f"{config.n_layer} layers, {config.n_head} heads, {config.n_embd} wide, context"
+            f" {config.block_size}, vocabulary {self.vocab_size:,}"
+        )

@@ -37,7 +37,6 @@ def plan(
     parameters = model.parameter_count()
     steps = config.trainer.max_steps
     assert steps is not None
-    shape = config.model
     first_step = start.record.get("step", 0)
     seconds = (steps - first_step) * _step_seconds(model, data.tokens_per_step)
     processes = int(config.trainer.devices) if config.trainer.devices.isdigit() else 1
@@ -48,10 +47,7 @@ def plan(
     lines |= {
         "data": data.description,
         "tokens": f"{data.train_tokens:,} to train on, {data.validation_tokens:,} held out",
-        "model": (
-            f"{shape.n_layer} layers, {shape.n_head} heads, {shape.n_embd} wide, context"
-            f" {shape.block_size}, vocabulary {model.vocab_size:,}"
-        ),
+        "model": model.shape(),
         "positions": _positions(config),
         "parameters": (
             f"{parameters:,}, {model.parameter_count(embeddings=False):,} without embeddings"

@@ -34,7 +34,7 @@ MAY_CHANGE = (
     "sample_every_n_steps",
 )
 #: Where the run is and what to do with it; no part of what it is.
-_OF_THE_COMMAND = ("run_dir", "resume", "init_from")
+_OF_THE_COMMAND = ("run_dir", "resume", "init_from", "doctor")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

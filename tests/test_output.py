@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minigpt.errors import InputError, RunError
-from minigpt.generation.output import (
+from minigpt.output import (
     check_output,
     json_line,
     prepare_standard_output,

@@ -29,19 +29,19 @@ def json_line(values: dict[str, Any]) -> str:
     return json.dumps(values, ensure_ascii=False).translate(_LINE_ENDS) + "\n"
 
 
-def check_output(output: str) -> None:
-    """See before the work that the output file can be written; "" is standard output."""
+def check_output(output: str, *, key: str = "output") -> None:
+    """See before the work that the file a setting names can be written; "" is standard output."""
     path = Path(output)
     if not output:
         return
     if path.is_dir():
-        raise InputError(f"output={output}: is a folder; name a file")
+        raise InputError(f"{key}={output}: is a folder; name a file")
     if not path.parent.is_dir():
-        raise InputError(f"output={output}: the folder {path.parent} does not exist")
+        raise InputError(f"{key}={output}: the folder {path.parent} does not exist")
     if not path.exists():
-        check_folder(path.parent, f"output={output}")
+        check_folder(path.parent, f"{key}={output}")
     elif not os.access(path, os.W_OK):
-        raise InputError(f"output={output}: cannot be written to")
+        raise InputError(f"{key}={output}: cannot be written to")
 
 
 def write_output(output: str, text: str) -> None:

@@ -1,0 +1,89 @@
+"""Find what is wrong with a model: python -m minigpt.doctor checkpoint=runs/latest.
+
+Each check says whether it holds, with its figure; the exit status is 0 if all do and 1 if not.
+Observations can only warn. The same with plots is in `doctor.html`.
+"""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from minigpt import command_line
+from minigpt.config import DoctorConfig
+from minigpt.errors import InputError
+from minigpt.output import check_output, json_line, prepare_standard_output, write_output
+from minigpt.run_folder import find_checkpoint, run_folder_of
+
+if TYPE_CHECKING:
+    from minigpt.doctor.finding import Subject
+    from minigpt.doctor.report import Findings
+
+#: A setting of these asks for a new model, not for a trained one.
+OF_A_NEW_MODEL = ("model.", "tokenizer.")
+
+
+def main(config: DoctorConfig, named: frozenset[str] = frozenset()) -> int:
+    """Examine a model, say what was found, write the report; 1 if a check failed."""
+    new = sorted(key for key in named if key.startswith(OF_A_NEW_MODEL))
+    if config.checkpoint and new:
+        raise InputError(f"{new[0]}: checkpoint={config.checkpoint} brings its own; leave it out")
+    checkpoint = None if new else find_checkpoint(config.checkpoint)
+    report = config.report or str(report_path(checkpoint))
+    check_output(report, key="report")
+    prepare_standard_output()
+
+    from minigpt.doctor.report import as_data, first_failure, page, verdict
+
+    subject = find_subject(config, named, checkpoint)
+    facts = {"model": str(checkpoint or "new"), "shape": subject.model.shape(), "report": report}
+    findings = examine_aloud(subject, facts, shown=config.format == "text")
+    write_output(report, page("Examination of a model", facts, findings))
+    if config.format == "json":
+        write_output("", json_line(facts | {"checks": as_data(findings)}))
+    else:
+        write_output("", f"\n{verdict(findings)}\n")
+    return 0 if first_failure(findings) is None else 1
+
+
+def report_path(checkpoint: Path | None) -> Path:
+    """In the run's folder, beside a checkpoint that stands alone, or here for a new model."""
+    if checkpoint is None:
+        return Path("doctor.html")
+    return (run_folder_of(checkpoint) or checkpoint.parent) / "doctor.html"
+
+
+def find_subject(config: DoctorConfig, named: frozenset[str], checkpoint: Path | None) -> "Subject":
+    """The model of the checkpoint, or a new one where there is none."""
+    from minigpt.checkpoint import load_model
+    from minigpt.doctor.subjects import new_subject, trained_subject
+    from minigpt.generation.placement import find_device
+
+    device = find_device(config.device)
+    if checkpoint is None:
+        return new_subject(config, device, say)
+    return trained_subject(load_model(checkpoint, device=device), config, named, say)
+
+
+def examine_aloud(subject: "Subject", facts: dict[str, str], *, shown: bool) -> "Findings":
+    """Run all checks and show each as it ends."""
+    from minigpt.doctor.examination import CHECKS, examine
+    from minigpt.doctor.report import lines
+    from minigpt.training.progress import table
+
+    if shown:
+        write_output("", table(facts) + "\n\n")
+    findings: Findings = []
+    for check, finding in examine(subject, CHECKS):
+        findings.append((check, finding))
+        if shown:
+            write_output("", lines(len(findings), check, finding) + "\n")
+    return findings
+
+
+def say(text: str) -> None:
+    """Show a notice beside the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(command_line.run(main, DoctorConfig, "doctor"))

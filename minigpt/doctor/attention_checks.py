@@ -1,0 +1,245 @@
+"""What has to hold of the model's attention: the laws, on one model, with what breaks them named.
+
+All in float64 on the CPU, so that what should be equal is equal to many digits.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from minigpt.doctor.finding import EXACT, Finding, Subject, blocks, difference, judged, skipped
+from minigpt.model.gpt import GPT
+from minigpt.model.kv_cache import KVCache
+
+#: Both ways to attention: the argument that chooses them.
+_PATHS: dict[str, Callable[[], list[Tensor] | None]] = {"fast": lambda: None, "readable": list}
+
+#: What single precision may differ by between two orders of the same sums.
+_SINGLE = 1e-4
+
+
+@torch.no_grad()
+def look_at_repeat(subject: Subject) -> Finding:
+    """Two passes over the same tokens, in evaluation mode."""
+    tokens = subject.tokens()
+    found = difference(subject.exact(tokens), subject.exact(tokens))
+    return judged("largest difference of two passes", found, 0.0)
+
+
+@torch.no_grad()
+def look_at_rows(subject: Subject) -> Finding:
+    """Rows of weights are shares of what may be read: they sum to one, and the rest is zero."""
+    tokens = subject.tokens()
+    weights: list[Tensor] = []
+    subject.exact(tokens, attention=weights)
+    allowed = torch.ones(tokens.size(1), tokens.size(1), dtype=torch.bool).tril()
+    sums = max(difference(each.sum(-1), torch.ones(())) for each in weights)
+    hidden = max(each.masked_fill(allowed, 0.0).nan_to_num(1.0).max().item() for each in weights)
+    return judged(
+        f"rows off one by {sums:.2g}, largest weight on what comes later {hidden:.2g}; the larger",
+        max(sums, hidden),
+        EXACT,
+        lambda: _pattern((weights[0] > 0).all(0).all(0)),
+    )
+
+
+def _pattern(reads: Tensor) -> str:
+    """What is wrong with a causal mask, from the keys (T, T) that each query really reads."""
+    full = torch.ones_like(reads)
+    shapes = {
+        "every position reads the whole row: there is no mask": full,
+        "the mask is upside down: a position reads itself and what comes after it": full.triu(),
+        "the mask is inverted: what may be read is what is hidden (True means 'may be read')":
+            full.triu(1),
+        "the triangle is off by one: a position does not read itself, and the first reads nothing":
+            full.tril(-1),
+        "the triangle is off by one: a position reads the next one": full.tril(1),
+    }  # fmt: skip
+    return next((cause for cause, shape in shapes.items() if torch.equal(reads, shape)), "")
+
+
+@torch.no_grad()
+def look_at_causality(subject: Subject) -> Finding:
+    """Change the tokens after a position; the logits up to it have to stay, bit for bit."""
+    tokens = subject.tokens()
+    T = tokens.size(1)
+    if T < 2:
+        return skipped("the context is one token: nothing comes later")
+
+    def change(attention: Callable[[], list[Tensor] | None]) -> float:
+        before = subject.exact(tokens, attention=attention())
+        worst = 0.0
+        for t in {0, T // 2, T - 2}:
+            changed = tokens.clone()
+            changed[:, t + 1 :] = subject.other_tokens(tokens)[:, t + 1 :]
+            after = subject.exact(changed, attention=attention())
+            worst = max(worst, difference(before[:, : t + 1], after[:, : t + 1]))
+        return worst
+
+    return _on_both_paths("largest change of an earlier logit", change, 0.0)
+
+
+def _on_both_paths(
+    what: str,
+    measure: Callable[[Callable[[], list[Tensor] | None]], float],
+    bound: float,
+    cause: Callable[[], str] = str,
+) -> Finding:
+    """Measure with either way to attention; where one of them is right, the other is named."""
+    values = {path: measure(attention) for path, attention in _PATHS.items()}
+    wrong = [path for path, value in values.items() if not value <= bound]
+    if len(wrong) == 1:
+        return judged(what, values[wrong[0]], bound, lambda: f"only the {wrong[0]} attention does")
+    return judged(what, max(values.values()), bound, cause)
+
+
+@torch.no_grad()
+def look_at_padding(subject: Subject) -> Finding:
+    """Pad a row on either side; its logits have to be those of the row alone."""
+    row = subject.tokens(rows=1)
+    T = row.size(1) * 3 // 4
+    padding = row.size(1) - T
+    if not padding or not T:
+        return skipped(f"a context of {row.size(1)} leaves no room for padding")
+    row = row[:, :T]
+    filler = row[:, :1].expand(1, padding)
+
+    def change(attention: Callable[[], list[Tensor] | None]) -> float:
+        alone = subject.exact(row, attention=attention())
+        return max(
+            difference(alone, _padded(subject.exact, row, filling, attention(), left=left))
+            for filling in (filler, subject.other_tokens(filler))
+            for left in (True, False)
+        )
+
+    return _on_both_paths(
+        f"largest change of a real logit by {padding} padded positions",
+        change,
+        EXACT,
+        lambda: _who_reads_padding(subject.exact, row, filler),
+    )
+
+
+def _padded(
+    model: GPT, row: Tensor, filling: Tensor, attention: list[Tensor] | None, *, left: bool
+) -> Tensor:
+    """The real logits of a row with padding on its left (as in generation) or its right."""
+    T, padding = row.size(1), filling.size(1)
+    columns = torch.arange(T + padding)
+    real = columns >= padding if left else columns < T
+    logits = model(
+        torch.cat([filling, row] if left else [row, filling], dim=1),
+        positions=(columns - padding).clamp(min=0) if left else columns,
+        real=real[None],
+        attention=attention,
+    )
+    return logits[:, real]
+
+
+def _who_reads_padding(model: GPT, row: Tensor, filling: Tensor) -> str:
+    padding = filling.size(1)
+    weights: list[Tensor] = []
+    _padded(model, row, filling, weights, left=True)
+    reads = (weights[0][0] > 0).any(0)
+    if not reads[padding:, :padding].any():
+        return "no real position reads padding in the first layer: look at the positions"
+    others = reads[:padding] & ~torch.eye(len(reads), dtype=torch.bool)[:padding]
+    if others.any():
+        return "the padding keys are readable: nothing hides them"
+    return "only the padding queries are masked; it is the keys that have to be hidden"
+
+
+@torch.no_grad()
+def look_at_order(subject: Subject) -> Finding:
+    """Turn the input round by one: only without positions and mask may the output just follow."""
+    T = subject.tokens().size(1)
+    if T < 2:
+        return skipped("the context is one token: there is no order")
+    tokens = torch.arange(T)[None] % subject.model.vocab_size
+    turned = tokens.roll(1, dims=1)
+    here, nowhere = torch.arange(T), torch.zeros(T, dtype=torch.int64)
+
+    def follows(positions: Tensor) -> float:
+        before = subject.exact(tokens, positions=positions)
+        return difference(before.roll(1, dims=1), subject.exact(turned, positions=positions))
+
+    with_mask = follows(nowhere)
+    handles = [b.attention.register_forward_pre_hook(_without_mask) for b in blocks(subject.exact)]
+    with_neither, with_positions = follows(nowhere), follows(here)
+    for handle in handles:
+        handle.remove()
+    figures = (
+        f"differs by {with_neither:.2g} without positions and mask, by {with_positions:.2g}"
+        f" with positions, by {with_mask:.2g} with the mask"
+    )
+    if with_neither > EXACT:
+        cause = (
+            "something besides positions and mask depends on the order: look at the heads' split"
+        )
+    elif with_positions <= EXACT:
+        cause = "no positions reach the model: the table is not added to the embeddings"
+    elif with_mask <= EXACT:
+        cause = "the mask has no effect"
+    else:
+        return Finding(status="ok", figure=figures)
+    return Finding(status="failed", figure=figures, cause=cause)
+
+
+def _without_mask(_module: object, arguments: tuple[object, ...]) -> tuple[object, ...]:
+    x, _, *rest = arguments
+    return (x, torch.ones(1, 1, dtype=torch.bool), *rest)
+
+
+@torch.no_grad()
+def look_at_paths(subject: Subject) -> Finding:
+    """The readable attention and the fast one: in float64, and on the model's device as it is."""
+    tokens = subject.tokens()
+    real = torch.ones_like(tokens, dtype=torch.bool)
+    real[0, : tokens.size(1) // 2] = False
+    exact = max(
+        difference(subject.exact(tokens, real=each), subject.exact(tokens, real=each, attention=[]))
+        for each in (None, real)
+    )
+    if not exact <= EXACT:
+        return judged("largest difference in float64", exact, EXACT)
+    here = tokens.to(subject.model.embedding.weight.device)
+    single = difference(subject.model(here).float(), subject.model(here, attention=[]).float())
+    return judged(f"{exact:.2g} in float64; as the model is", single, _SINGLE)
+
+
+@torch.no_grad()
+def look_at_cache(subject: Subject) -> Finding:
+    """Read a row in pieces through the cache; the logits have to be those of one pass."""
+    row = subject.tokens()[:, : max(1, subject.model.config.block_size - 1)]
+    T = row.size(1)
+    if T < 2:
+        return skipped("the context is too short to read a row in pieces")
+    whole = subject.exact(row)
+    found = difference(whole, _in_pieces(subject.exact, row))
+    return judged(
+        "largest difference to the full forward", found, EXACT,
+        lambda: _lost_by_the_cache(subject.exact, row, whole),
+    )  # fmt: skip
+
+
+def _in_pieces(model: GPT, row: Tensor, *, say_positions: bool = False) -> Tensor:
+    """Logits of a row that is read through the cache: half of it, then a token at a time."""
+    T = row.size(1)
+    cache = KVCache.for_model(model, row.size(0), T)
+    ends = [T // 2, *range(T // 2 + 1, T + 1)]
+    read: list[Tensor] = []
+    for start, end in zip([0, *ends], ends, strict=False):
+        positions = torch.arange(start, end) if say_positions else None
+        read.append(model(row[:, start:end], positions=positions, cache=cache))
+    return torch.cat(read, dim=1)
+
+
+def _lost_by_the_cache(model: GPT, row: Tensor, whole: Tensor) -> str:
+    cache = KVCache.for_model(model, row.size(0), row.size(1))
+    model(row[:, :1], cache=cache)
+    if cache.length != 1:
+        return f"the cache is not advanced: after one token its length is {cache.length}"
+    if difference(whole, _in_pieces(model, row, say_positions=True)) <= EXACT:
+        return "the positions of what follows the cached ones are off"
+    return ""

@@ -1,0 +1,115 @@
+"""What the checks share: the model they look at, and what they find."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import torch
+from torch import Tensor
+
+from minigpt.data.batches import Batch
+from minigpt.data.token_store import TokenStore
+from minigpt.model.gpt import GPT
+
+if TYPE_CHECKING:
+    from minigpt.model.block import Block
+
+#: Positions that a check reads; few, as float64 is slow, and more than a fused kernel's vector.
+POSITIONS = 32
+
+#: The largest share of its size that a number may be off by, after a forward pass in float64.
+EXACT = 1e-10
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model to look at, in evaluation mode: as it is, and a float64 copy of it on the CPU.
+
+    `batch` is the first micro-batch that it would be trained on; `fresh` says that it has not been
+    trained; `store`, where it is known, is the stream that the batch was cut from.
+    """
+
+    model: GPT
+    exact: GPT
+    batch: Batch
+    fresh: bool
+    store: TokenStore | None = None
+
+    @classmethod
+    def of(
+        cls, model: GPT, batch: Batch, *, fresh: bool, store: TokenStore | None = None
+    ) -> "Subject":
+        """Copy the model, so that nothing a check does to it is left behind."""
+        as_it_is = copy.deepcopy(model).eval()
+        return cls(as_it_is, copy.deepcopy(as_it_is).cpu().double(), batch, fresh, store)
+
+    def tokens(self, rows: int = 2, most: int = POSITIONS) -> Tensor:
+        """Token ids drawn at random, (rows, T): as many as fit the context, at most `most`."""
+        T = min(most, self.model.config.block_size)
+        generator = torch.Generator().manual_seed(0)
+        return torch.randint(self.model.vocab_size, (rows, T), generator=generator)
+
+    def other_tokens(self, tokens: Tensor) -> Tensor:
+        """Tokens that differ from the given ones everywhere."""
+        return (tokens + 1) % self.model.vocab_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a check has found.
+
+    `figure` says in words what was measured and what it may be; `value` and `bound` are its numbers
+    where it is one; `cause` says what it points at, where that was recognised; `details` are lists
+    of numbers for the report's plots.
+    """
+
+    status: Literal["ok", "failed", "warning", "skipped"]
+    figure: str
+    value: float | None = None
+    bound: float | None = None
+    cause: str = ""
+    details: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A statement that holds of a healthy model, and what it means if it does not."""
+
+    name: str
+    claim: str
+    meaning: str
+    look: Callable[[Subject], Finding]
+
+
+def blocks(model: GPT) -> "list[Block]":
+    """The model's blocks, from the first on."""
+    return [cast("Block", block) for block in model.blocks]
+
+
+def skipped(reason: str) -> Finding:
+    """The check does not apply."""
+    return Finding(status="skipped", figure=reason)
+
+
+def judged(what: str, value: float, bound: float, cause: Callable[[], str] = str) -> Finding:
+    """A number that must be at most `bound` (NaN is not); `cause` is asked only if it is more."""
+    passed = value <= bound
+    return Finding(
+        status="ok" if passed else "failed",
+        figure=f"{what}: {value:.2g}, at most {bound:.2g}",
+        value=value,
+        bound=bound,
+        cause="" if passed else cause(),
+    )
+
+
+def difference(a: Tensor, b: Tensor) -> float:
+    """The largest difference of two tensors as a share of the larger's size.
+
+    Two NaN are alike; one is infinitely far from a number.
+    """
+    size = torch.maximum(a.abs(), b.abs()).nan_to_num(0.0).max().clamp(min=1e-300)
+    apart = (a - b).abs() / size
+    apart = torch.where(a.isnan() & b.isnan(), 0.0, apart.nan_to_num(torch.inf, posinf=torch.inf))
+    return apart.max().item()

@@ -1,0 +1,184 @@
+"""What goes on inside a model on real text. It can warn, and is never a failure by itself."""
+
+import copy
+import math
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from minigpt.data.batches import Batch
+from minigpt.doctor.finding import Finding, Subject, blocks
+from minigpt.doctor.training_checks import first_part, mean_loss
+from minigpt.model.attention import attention_mask
+
+#: Rows of the batch that are looked at.
+ROWS = 8
+
+#: A head's mean entropy as a share of the most it could be: above, it reads everything alike;
+#: below, it reads one position only.
+UNIFORM, COLLAPSED = 0.98, 0.02
+
+#: A unit is dead if it never reaches this share of its layer's root mean square.
+DEAD = 0.01
+
+#: Root mean squares from which on single numbers begin to lose their digits.
+LARGE_LOGITS, LARGE_ACTIVATIONS = 50.0, 1e3
+
+#: The largest gradient norm of a block over the smallest that is no cause for a look.
+GRADIENT_SPREAD = 100.0
+
+
+def _observed(warnings: list[str], figure: str, **details: object) -> Finding:
+    return Finding(
+        status="warning" if warnings else "ok",
+        figure=figure,
+        cause="; ".join(warnings),
+        details=details,
+    )
+
+
+def _part(subject: Subject) -> Batch:
+    """The part of the batch that is looked at, on the model's device."""
+    return first_part(subject.batch, rows=ROWS).to(subject.model.embedding.weight.device)
+
+
+def _logits(subject: Subject, attention: list[Tensor] | None = None) -> Tensor:
+    """Logits (n, V) of the real positions, in single precision."""
+    batch = _part(subject)
+    logits = subject.model(
+        batch.inputs,
+        positions=batch.positions,
+        real=batch.real,
+        documents=batch.documents,
+        attention=attention,
+    )
+    return (logits if batch.real is None else logits[batch.real]).float()
+
+
+@torch.no_grad()
+def observe_entropy(subject: Subject) -> Finding:
+    """The entropy of each head's rows, as a share of ln n for a row that reads n positions."""
+    most = _most_entropy(_part(subject))
+    if not (most > 0).any():
+        return Finding(status="skipped", figure="no position reads more than one")
+    weights: list[Tensor] = []
+    _logits(subject, weights)
+    shares: list[list[float]] = []
+    for each in weights:
+        entropy = -torch.xlogy(each.float(), each.float()).sum(-1)  # (B, H, T)
+        share = (entropy / most[:, None]).transpose(0, 1)[:, most > 0]  # (H, n)
+        shares.append(cast("list[float]", share.mean(-1).tolist()))
+    uniform = [] if subject.fresh else _heads(shares, lambda share: share > UNIFORM)
+    collapsed = _heads(shares, lambda share: share < COLLAPSED)
+    warnings = [
+        f"{', '.join(heads)} {what}"
+        for heads, what in (
+            (uniform, "read everything alike"),
+            (collapsed, "read one position only"),
+        )
+        if heads
+    ]
+    flat = [share for layer in shares for share in layer]
+    return _observed(
+        warnings,
+        f"between {min(flat):.2f} (one position) and {max(flat):.2f} of the most a row can have",
+        entropy=shares,
+    )
+
+
+def _most_entropy(batch: Batch) -> Tensor:
+    """The entropy of reading all n alike, ln n, for each position (B, T); 0 for padded ones."""
+    B, T = batch.inputs.shape
+    mask = attention_mask(
+        T, T, real=batch.real, documents=batch.documents, device=batch.inputs.device
+    )
+    if mask is None:
+        mask = torch.ones(T, T, dtype=torch.bool, device=batch.inputs.device).tril()
+    most = mask.sum(-1).expand(B, 1, T)[:, 0].float().log()
+    return most if batch.real is None else most.masked_fill(~batch.real, 0.0)
+
+
+def _heads(shares: list[list[float]], is_meant: Callable[[float], bool]) -> list[str]:
+    return [
+        f"layer {layer} head {head}"
+        for layer, heads in enumerate(shares)
+        for head, share in enumerate(heads)
+        if is_meant(share)
+    ]
+
+
+@torch.no_grad()
+def observe_norms(subject: Subject) -> Finding:
+    """Root mean squares of the residual stream after each block, and of the logits."""
+    norms: list[float] = []
+
+    def measure(_block: nn.Module, _inputs: object, output: Tensor) -> None:
+        norms.append(_rms(output))
+
+    with ExitStack() as hooks:
+        for block in blocks(subject.model):
+            hooks.callback(block.register_forward_hook(measure).remove)
+        logit_rms = _rms(_logits(subject))
+    warnings: list[str] = []
+    if not logit_rms <= LARGE_LOGITS:
+        warnings.append(f"logits of {logit_rms:.3g} make the softmax all or nothing")
+    if not max(norms) <= LARGE_ACTIVATIONS:
+        warnings.append(f"activations of {max(norms):.3g} leave little of the digits")
+    return _observed(
+        warnings,
+        f"activations {min(norms):.3g} to {max(norms):.3g}, logits {logit_rms:.3g}",
+        activations=norms,
+        logits=logit_rms,
+    )
+
+
+@torch.no_grad()
+def observe_dead_units(subject: Subject) -> Finding:
+    """Units of each MLP that stay silent on every position of the batch."""
+    dead: list[int] = []
+
+    def measure(_layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        activation = inputs[0].float()
+        loudest = activation.abs().amax(tuple(range(activation.dim() - 1)))
+        dead.append(int((loudest < DEAD * activation.square().mean().sqrt()).sum()))
+
+    with ExitStack() as hooks:
+        for block in blocks(subject.model):
+            hooks.callback(block.mlp.down.register_forward_pre_hook(measure).remove)
+        _logits(subject)
+    units = 4 * subject.model.config.n_embd
+    warnings = [
+        f"{count} of {units} units of layer {layer} are silent on the whole batch"
+        for layer, count in enumerate(dead)
+        if count > units // 10
+    ]
+    return _observed(warnings, f"{sum(dead)} of {units * len(dead):,} units", dead_units=dead)
+
+
+def observe_gradients(subject: Subject) -> Finding:
+    """The norm of the gradient of each block's parameters."""
+    model = copy.deepcopy(subject.model)
+    with torch.enable_grad():
+        mean_loss(model, _part(subject)).backward()
+    norms = [
+        math.hypot(*(_size(parameter.grad) for parameter in block.parameters()))
+        for block in blocks(model)
+    ]
+    spread = max(norms) / max(min(norms), 1e-30)
+    warnings: list[str] = []
+    if not spread <= GRADIENT_SPREAD:
+        warnings.append(f"the largest is {spread:.3g} times the smallest")
+    return _observed(
+        warnings, f"between {min(norms):.3g} and {max(norms):.3g} a block", gradients=norms
+    )
+
+
+def _size(gradient: Tensor | None) -> float:
+    return 0.0 if gradient is None else gradient.square().sum().sqrt().item()
+
+
+def _rms(tensor: Tensor) -> float:
+    return tensor.float().square().mean().sqrt().item()

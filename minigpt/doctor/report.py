@@ -1,0 +1,188 @@
+"""What is said of an examination: lines of text, JSON, and a page with plots."""
+
+import base64
+import html
+import io
+import textwrap
+from typing import Any, TypeAlias
+
+from minigpt.doctor.finding import Check, Finding
+
+Findings: TypeAlias = list[tuple[Check, Finding]]
+
+WIDTH, INDENT = 100, 14
+
+
+def lines(number: int, check: Check, finding: Finding) -> str:
+    """One check: whether it holds, its figure, and if it does not, what that means."""
+    text = [f"{finding.status:<8}{number:>4}  {check.claim}", _indented(finding.figure)]
+    if finding.cause:
+        text.append(_indented(f"-> {finding.cause}"))
+    if finding.status in ("failed", "warning"):
+        text.append(_indented(check.meaning))
+    return "\n".join(text)
+
+
+def _indented(text: str) -> str:
+    return textwrap.fill(
+        text, WIDTH, initial_indent=" " * INDENT, subsequent_indent=" " * INDENT,
+        break_on_hyphens=False, break_long_words=False,
+    )  # fmt: skip
+
+
+def verdict(findings: Findings) -> str:
+    """How many checks hold, and the first that does not."""
+    count = dict.fromkeys(("ok", "failed", "warning", "skipped"), 0)
+    for _, finding in findings:
+        count[finding.status] += 1
+    said = [f"{count['ok']} ok"]
+    said += [f"{n} {status}" for status, n in count.items() if status != "ok" and n]
+    text = ", ".join(said)
+    first = first_failure(findings)
+    if first is None:
+        return text
+    check, finding = first
+    return (
+        f"{text}; the first to fail names the fault: {check.name}, {finding.cause or check.claim}"
+    )
+
+
+def first_failure(findings: Findings) -> tuple[Check, Finding] | None:
+    """The check that failed before any other, or None."""
+    return next((each for each in findings if each[1].status == "failed"), None)
+
+
+def as_data(findings: Findings) -> list[dict[str, Any]]:
+    """The findings as plain data, in order; what is not a number is text, as in `figure`."""
+    return [
+        {
+            "check": check.name,
+            "claim": check.claim,
+            "status": finding.status,
+            "figure": finding.figure,
+            "value": finding.value,
+            "bound": finding.bound,
+            "cause": finding.cause,
+            "meaning": check.meaning,
+            "details": finding.details,
+        }
+        for check, finding in findings
+    ]
+
+
+def page(title: str, facts: dict[str, str], findings: Findings) -> str:
+    """The whole examination as one HTML file, plots included."""
+    table = "".join(f"<tr><th>{_text(k)}<td>{_text(v)}" for k, v in facts.items())
+    rows = "".join(
+        f'<tr class="{finding.status}"><td>{number}<td><b>{_text(finding.status)}</b>'
+        f"<td>{_text(check.claim)}<p>{_text(finding.figure)}</p>"
+        + (f"<p>&rarr; {_text(finding.cause)}</p>" if finding.cause else "")
+        + (f"<p>{_text(check.meaning)}</p>" if finding.status in ("failed", "warning") else "")
+        for number, (check, finding) in enumerate(findings, start=1)
+    )
+    return _PAGE.format(
+        title=_text(title),
+        verdict=_text(verdict(findings)),
+        facts=table,
+        rows=rows,
+        plots="".join(_plots({check.name: finding.details for check, finding in findings})),
+    )
+
+
+_text = html.escape
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+body {{ font: 16px/1.4 sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }}
+table {{ border-collapse: collapse; width: 100% }}
+th, td {{ text-align: left; vertical-align: top; padding: .4rem .6rem }}
+tr {{ border-bottom: 1px solid #ddd }}
+td p {{ margin: .2rem 0; color: #555 }}
+.ok b {{ color: #17692e }} .failed b {{ color: #b00020 }} .warning b {{ color: #8a5a00 }}
+.failed {{ background: #fdecee }} .warning {{ background: #fff6e0 }} .skipped b {{ color: #666 }}
+img {{ max-width: 100% }}
+</style>
+<h1>{title}</h1>
+<p><b>{verdict}</b></p>
+<table>{facts}</table>
+<h2>Checks</h2>
+<table>{rows}</table>
+{plots}
+</html>
+"""
+
+
+def _plots(details: dict[str, dict[str, Any]]) -> list[str]:
+    """The plots that the findings have numbers for, each with a heading."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    plots: list[str] = []
+    if entropy := details.get("entropy", {}).get("entropy"):
+        plots.append(
+            _picture("Attention entropy: 0 reads one position, 1 all alike", _heads, entropy)
+        )
+    activations = details.get("norms", {}).get("activations")
+    gradients = details.get("gradients", {}).get("gradients")
+    if activations and gradients:
+        plots.append(_picture("Sizes by layer", _sizes, activations, gradients))
+    if lengths := details.get("length"):
+        plots.append(_picture("One layer's attention as T doubles", _lengths, lengths))
+    return plots
+
+
+def _picture(heading: str, draw: Any, *numbers: Any) -> str:
+    from matplotlib import pyplot as plt
+
+    figure = plt.figure(figsize=(9, 4), layout="constrained")
+    draw(figure, *numbers)
+    image = io.BytesIO()
+    figure.savefig(image, dpi=110)
+    plt.close(figure)
+    data = base64.b64encode(image.getvalue()).decode()
+    return (
+        f'<h2>{_text(heading)}</h2><img alt="{_text(heading)}" src="data:image/png;base64,{data}">'
+    )
+
+
+def _heads(figure: Any, entropy: list[list[float]]) -> None:
+    axes = figure.subplots()
+    image = axes.imshow(entropy, vmin=0, vmax=1, cmap="viridis", aspect="auto")
+    axes.set(
+        xlabel="head", ylabel="layer", xticks=range(len(entropy[0])), yticks=range(len(entropy))
+    )
+    figure.colorbar(image, label="share of the most")
+
+
+def _sizes(figure: Any, activations: list[float], gradients: list[float]) -> None:
+    left, right = figure.subplots(1, 2)
+    left.bar(range(len(activations)), activations)
+    left.set(ylabel="root mean square", title="activations after the block")
+    right.bar(range(len(gradients)), gradients)
+    right.set(ylabel="norm", title="gradient of the block's parameters")
+    for axes in (left, right):
+        axes.set_xlabel("layer")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _lengths(figure: Any, curves: dict[str, list[float]]) -> None:
+    time, memory = figure.subplots(1, 2)
+    T = curves["lengths"]
+    for axes, unit, scale in ((time, "seconds", 1e3), (memory, "bytes", 1e-6)):
+        for path in ("fast", "readable"):
+            values = [scale * value for value in curves[f"{path}_{unit}"]]
+            axes.loglog(T, values, "o-", label=path)
+        last = scale * curves[f"readable_{unit}"][-1]
+        axes.loglog(T, [last * (t / T[-1]) ** 2 for t in T], ":", color="grey", label="T²")
+    if "loading_seconds" in curves:
+        loading = [1e3 * value for value in curves["loading_seconds"]]
+        time.loglog(T, loading, "s--", label="loading a row")
+    time.set(xlabel="T", ylabel="ms, forward and backward", title="time")
+    memory.set(xlabel="T", ylabel="MB kept for the backward pass", title="memory")
+    for axes in (time, memory):
+        axes.set_xticks(T, [str(t) for t in T])
+        axes.minorticks_off()
+        axes.legend()
+        axes.grid(alpha=0.3)

@@ -1,0 +1,163 @@
+"""A program broken on purpose: the first check to fail is the one that names what was done.
+
+A break is a change of the program's source, in the place where a person would make it.
+"""
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
+
+import pytest
+
+from minigpt.data import batches
+from minigpt.doctor.examination import examine
+from minigpt.doctor.finding import Subject
+from minigpt.model import attention, block, gpt, kv_cache
+
+ATTENTION, BLOCK = attention.CausalSelfAttention, block.Block
+GPT, CACHE = gpt.GPT, kv_cache.KVCache
+
+
+@dataclass(frozen=True)
+class Edit:
+    """In a function of a module or class, other text in place of some."""
+
+    where: ModuleType | type
+    function: str
+    old: str
+    new: str
+
+    def make(self, patch: pytest.MonkeyPatch) -> None:
+        function = getattr(self.where, self.function)
+        assert isinstance(function, FunctionType)
+        source = textwrap.dedent(inspect.getsource(function))
+        assert source.count(self.old) == 1, f"{self.function} has no {self.old!r}, or several"
+        found: dict[str, object] = {}
+        exec(source.replace(self.old, self.new), function.__globals__, found)  # noqa: S102
+        patch.setattr(self.where, self.function, found[self.function])
+        for name, module in list(sys.modules.items()):  # whoever has imported it
+            if name.startswith("minigpt.") and getattr(module, self.function, None) is function:
+                patch.setattr(module, self.function, found[self.function])
+
+
+def readable(old: str, new: str) -> tuple[Edit, ...]:
+    """A change of the readable attention, which then is the fast one too."""
+    fast = (
+        "return readable_attention(q, k, v, mask, causal=causal, dropout=dropout)[0]\n    if causal"
+    )
+    return (
+        Edit(attention, "readable_attention", old, new),
+        Edit(attention, "fast_attention", "if causal", fast),
+    )
+
+
+def triangle(new: str) -> tuple[Edit, ...]:
+    """Another triangle in all places."""
+    return (
+        Edit(attention, "_checked_mask", "tril(S - T)", new),
+        Edit(attention, "fast_attention", "if causal", "if not causal"),
+    )
+
+
+#: By what was done: the edits, the check that has to fail first, and a part of what it then says.
+BREAKS: dict[str, tuple[tuple[Edit, ...], str, str]] = {
+    "mask flipped": (triangle("triu(S - T)"), "rows", "upside down"),
+    "mask off by one: blind": (triangle("tril(S - T - 1)"), "rows", "off by one"),
+    "mask off by one: sees ahead": (triangle("tril(S - T + 1)"), "rows", "off by one"),
+    "boolean mask inverted": (readable("~mask", "mask"), "rows", "inverted"),
+    "key not transposed": (readable("@ k.mT", "@ k"), "formula", "not transposed"),
+    "scaled twice": (
+        readable("math.sqrt(q.size(-1))", "q.size(-1)"), "formula", "scaled twice",
+    ),
+    "scaled by √C": (
+        readable("q.size(-1)", "q.size(1) * q.size(-1)"), "formula", "divided by √C",
+    ),
+    "softmax over the wrong axis": (
+        readable("softmax(-1)", "softmax(-2)"), "formula", "softmax runs over the queries",
+    ),
+    "padding keys readable": (
+        (Edit(attention, "attention_mask", "mask & real[:, None, :]", "mask[None]"),),
+        "padding", "padding keys are readable",
+    ),
+    "only padding queries masked": (
+        (Edit(attention, "attention_mask", "real[:, None, :]", "real[:, S - T :, None]"),),
+        "padding", "only the padding queries are masked",
+    ),
+    "dropout left on": (
+        (Edit(ATTENTION, "forward", "self.dropout if self.training else 0.0", "self.dropout"),),
+        "repeat", "",
+    ),
+    "head untied": (
+        (
+            Edit(GPT, "_initialise", "residual =",
+                 "self.head = nn.Linear(self.config.n_embd, self.vocab_size, bias=False)\n"
+                 "    residual ="),
+            Edit(GPT, "logits", "self.embedding.weight", "self.head.weight"),
+        ),
+        "parameters", "the head is not the embedding",
+    ),
+    "no positions": (
+        (Edit(GPT, "hidden", " + self.position(positions)", ""),),
+        "order", "no positions reach the model",
+    ),
+    "output projection missing": (
+        (Edit(ATTENTION, "forward", "self.output(y.transpose(1, 2).reshape(B, T, C))",
+              "y.transpose(1, 2).reshape(B, T, C)"),),
+        "formula", "output projection is missing",
+    ),
+    "heads viewed without a transpose": (
+        (Edit(ATTENTION, "forward", "part.view(B, T, self.n_head, -1).transpose(1, 2)",
+              "part.reshape(B, self.n_head, T, -1)"),),
+        "formula", "heads are viewed",
+    ),
+    "heads merged without a transpose": (
+        (Edit(ATTENTION, "forward", "y.transpose(1, 2).reshape", "y.reshape"),),
+        "formula", "heads are merged",
+    ),
+    "dropout of the residual left on": (
+        (Edit(BLOCK, "forward", "self.dropout(self.mlp(self.norm_2(x)))",
+              "F.dropout(self.mlp(self.norm_2(x)), 0.1)"),),
+        "repeat", "",
+    ),
+    "fast path: mask flipped": (
+        (
+            Edit(attention, "fast_attention", "is_causal=True", "attn_mask=torch.ones("
+                 "q.size(-2), q.size(-2), dtype=torch.bool).triu()"),
+        ),
+        "causality", "only the fast attention",
+    ),
+    "fast path: not scaled": (
+        (Edit(attention, "fast_attention", "is_causal=True", "is_causal=True, scale=1.0"),),
+        "padding", "only the fast attention",
+    ),
+    "cache not advanced": (
+        (Edit(CACHE, "advance", "self.length += T", "pass"),), "cache", "not advanced",
+    ),
+    "positions offset by one in the cache": (
+        (Edit(GPT, "hidden", "torch.arange(past, S",
+              "torch.arange(past + bool(past), S + bool(past)"),),
+        "cache", "positions",
+    ),
+    "targets not shifted": (
+        (Edit(batches, "make_batch", "block[:, 1:].copy()", "block[:, :-1].copy()"),),
+        "targets", "not shifted",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("broken", BREAKS)
+def test_the_first_check_to_fail_names_the_cause(
+    broken: str, monkeypatch: pytest.MonkeyPatch, make_subject: Callable[[], Subject]
+) -> None:
+    edits, check, words = BREAKS[broken]
+    for edit in edits:
+        edit.make(monkeypatch)
+    failed = (
+        (check, found) for check, found in examine(make_subject()) if found.status == "failed"
+    )
+    first, found = next(failed)
+    assert first.name == check
+    assert words in found.cause

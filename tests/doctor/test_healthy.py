@@ -1,0 +1,87 @@
+"""A model that is as it should be is found so, whatever its shape, and is left as it was."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from minigpt.data.batches import IGNORED
+from minigpt.doctor.examination import CHECKS, QUICK, examine
+from minigpt.doctor.finding import Subject
+from minigpt.doctor.report import first_failure
+from minigpt.model.gpt import GPT
+
+MakeSubject = Callable[..., Subject]
+
+
+@given(
+    n_layer=st.integers(1, 3),
+    heads=st.sampled_from([(1, 4), (2, 8), (3, 12), (4, 16), (5, 5), (2, 32)]),
+    block_size=st.integers(1, 20),
+    layout=st.sampled_from(["packed", "padded"]),
+    document_mask=st.booleans(),
+    position=st.sampled_from(["learned", "sinusoidal"]),
+    norm_order=st.sampled_from(["pre", "post"]),
+    activation=st.sampled_from(["gelu", "relu"]),
+    bias=st.booleans(),
+    dropout=st.sampled_from([0.0, 0.5]),
+)
+@settings(max_examples=30)
+def test_no_quick_check_fails(
+    make_subject: MakeSubject,
+    heads: tuple[int, int],
+    layout: str,
+    document_mask: bool,
+    **shape: object,
+) -> None:
+    subject = make_subject(
+        layout, document_mask=document_mask, n_head=heads[0], n_embd=heads[1], **shape
+    )
+    assert first_failure(list(examine(subject, QUICK))) is None
+
+
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+@pytest.mark.parametrize("document_mask", [False, True])
+def test_no_check_fails(make_subject: MakeSubject, layout: str, document_mask: bool) -> None:
+    found = list(examine(make_subject(layout, document_mask=document_mask), CHECKS))
+    assert first_failure(found) is None
+    assert [finding.status for _, finding in found].count("ok") >= len(CHECKS) - 1
+
+
+def state(model: GPT) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def test_the_model_and_the_random_state_are_left_alone(make_subject: MakeSubject) -> None:
+    subject = make_subject()
+    model = GPT(subject.model.config, subject.model.vocab_size).train()
+    before, drawn = state(model), torch.get_rng_state()
+    list(examine(Subject.of(model, subject.batch, fresh=True, store=subject.store), CHECKS))
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_weights_that_are_not_finite_are_named(make_subject: MakeSubject) -> None:
+    subject = make_subject()
+    with torch.no_grad():
+        subject.model.state_dict()["blocks.1.mlp.up.weight"][0, 0] = torch.nan
+    broken = Subject.of(subject.model, subject.batch, fresh=True)
+    failure = first_failure(list(examine(broken, QUICK)))
+    assert failure is not None
+    assert "blocks.1.mlp.up.weight" in failure[1].cause
+
+
+def test_a_target_in_the_padding_is_seen(make_subject: MakeSubject) -> None:
+    subject = make_subject("padded")
+    assert subject.batch.real is not None
+    subject.batch.targets[~subject.batch.real] = 1
+    (check, finding), *_ = examine(subject, QUICK)
+    assert (check.name, finding.status) == ("targets", "failed")
+    assert "padded positions have targets" in finding.figure
+    subject.batch.targets[~subject.batch.real] = IGNORED
+    assert next(examine(subject, QUICK))[1].status == "ok"
