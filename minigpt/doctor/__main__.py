@@ -76,7 +76,7 @@ def examine_aloud(subject: "Subject", facts: dict[str, str], *, shown: bool) -> 
     for check, finding in examine(subject, CHECKS):
         findings.append((check, finding))
         if shown:
-            write_output("", lines(len(findings), check, finding) + "\n")
+            write_output("", lines(findings) + "\n")
     return findings
 
 

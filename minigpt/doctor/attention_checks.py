@@ -37,7 +37,7 @@ def look_at_rows(subject: Subject) -> Finding:
     sums = max(difference(each.sum(-1), torch.ones(())) for each in weights)
     hidden = max(each.masked_fill(allowed, 0.0).nan_to_num(1.0).max().item() for each in weights)
     return judged(
-        f"rows off one by {sums:.2g}, largest weight on what comes later {hidden:.2g}; the larger",
+        "largest distance of a row's sum from one, or of a masked weight from zero",
         max(sums, hidden),
         EXACT,
         lambda: _pattern((weights[0] > 0).all(0).all(0)),

@@ -184,7 +184,7 @@ def examine_before_training(subject: Subject, say: Callable[[str], None]) -> Non
     findings: Findings = []
     for check, finding in examine(subject, QUICK):
         findings.append((check, finding))
-        say(lines(len(findings), check, finding))
+        say(lines(findings))
     say(f"{verdict(findings)}\n")
     if (failure := first_failure(findings)) is not None:
         check, finding = failure

@@ -97,7 +97,7 @@ def judged(what: str, value: float, bound: float, cause: Callable[[], str] = str
     passed = value <= bound
     return Finding(
         status="ok" if passed else "failed",
-        figure=f"{what}: {value:.2g}, at most {bound:.2g}",
+        figure=f"{what}: {value:.3g}, at most {bound:.3g}",
         value=value,
         bound=bound,
         cause="" if passed else cause(),
@@ -109,7 +109,8 @@ def difference(a: Tensor, b: Tensor) -> float:
 
     Two NaN are alike; one is infinitely far from a number.
     """
-    size = torch.maximum(a.abs(), b.abs()).nan_to_num(0.0).max().clamp(min=1e-300)
+    size = torch.maximum(a.abs(), b.abs()).nan_to_num(0.0).max()
+    size = size.clamp(min=torch.finfo(size.dtype).tiny)  # where both are zero, nothing is apart
     apart = (a - b).abs() / size
     apart = torch.where(a.isnan() & b.isnan(), 0.0, apart.nan_to_num(torch.inf, posinf=torch.inf))
     return apart.max().item()

@@ -84,7 +84,7 @@ def observe_entropy(subject: Subject) -> Finding:
     flat = [share for layer in shares for share in layer]
     return _observed(
         warnings,
-        f"between {min(flat):.2f} (one position) and {max(flat):.2f} of the most a row can have",
+        f"entropy as a share of the most a row can have: {min(flat):.2f} to {max(flat):.2f} a head",
         entropy=shares,
     )
 

@@ -13,14 +13,20 @@ Findings: TypeAlias = list[tuple[Check, Finding]]
 WIDTH, INDENT = 100, 14
 
 
-def lines(number: int, check: Check, finding: Finding) -> str:
-    """One check: whether it holds, its figure, and if it does not, what that means."""
-    text = [f"{finding.status:<8}{number:>4}  {check.claim}", _indented(finding.figure)]
-    if finding.cause:
-        text.append(_indented(f"-> {finding.cause}"))
-    if finding.status in ("failed", "warning"):
-        text.append(_indented(check.meaning))
-    return "\n".join(text)
+def lines(findings: Findings) -> str:
+    """The last check: whether it holds, its figure, and what is to be said of it."""
+    check, finding = findings[-1]
+    heading = f"{finding.status:<8}{len(findings):>4}  {check.claim}"
+    return "\n".join([heading, *map(_indented, [finding.figure, *_remarks(findings)])])
+
+
+def _remarks(findings: Findings) -> list[str]:
+    """What the last check points at and means; of several that failed, only the first is told."""
+    check, finding = findings[-1]
+    if finding.status == "ok" or (finding.status == "failed" and first_failure(findings[:-1])):
+        return []
+    told = [check.meaning] if finding.status in ("failed", "warning") else []
+    return [f"-> {finding.cause}", *told] if finding.cause else told
 
 
 def _indented(text: str) -> str:
@@ -42,9 +48,8 @@ def verdict(findings: Findings) -> str:
     if first is None:
         return text
     check, finding = first
-    return (
-        f"{text}; the first to fail names the fault: {check.name}, {finding.cause or check.claim}"
-    )
+    fault = f"{check.name}: {finding.cause or finding.figure}"
+    return f"{text}; the first to fail names the fault: {fault}"
 
 
 def first_failure(findings: Findings) -> tuple[Check, Finding] | None:
@@ -75,9 +80,10 @@ def page(title: str, facts: dict[str, str], findings: Findings) -> str:
     table = "".join(f"<tr><th>{_text(k)}<td>{_text(v)}" for k, v in facts.items())
     rows = "".join(
         f'<tr class="{finding.status}"><td>{number}<td><b>{_text(finding.status)}</b>'
-        f"<td>{_text(check.claim)}<p>{_text(finding.figure)}</p>"
-        + (f"<p>&rarr; {_text(finding.cause)}</p>" if finding.cause else "")
-        + (f"<p>{_text(check.meaning)}</p>" if finding.status in ("failed", "warning") else "")
+        f"<td>{_text(check.claim)}"
+        + "".join(
+            f"<p>{_text(line)}</p>" for line in (finding.figure, *_remarks(findings[:number]))
+        )
         for number, (check, finding) in enumerate(findings, start=1)
     )
     return _PAGE.format(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from minigpt.command_line import compose
-from minigpt.config import GenerateConfig, TrainConfig
+from minigpt.config import DoctorConfig, GenerateConfig, TrainConfig
 
 PROJECT = Path(__file__).resolve().parents[2]
 PAGES = (
@@ -15,10 +15,13 @@ PAGES = (
     "docs/architecture.md",
     "docs/training.md",
     "docs/generation.md",
+    "docs/doctor.md",
+    "examples/README.md",
     "data/README.md",
     "bench/README.md",
 )
-COMMAND = re.compile(r"(?:\.venv/bin/)?python (train|generate)\.py( .*)?")
+COMMAND = re.compile(r"(?:\.venv/bin/)?python (?:(train|generate)\.py|-m minigpt\.(doctor))( .*)?")
+SCHEMAS = {"train": TrainConfig, "generate": GenerateConfig, "doctor": DoctorConfig}
 
 
 def commands() -> list[tuple[str, str]]:
@@ -31,7 +34,7 @@ def commands() -> list[tuple[str, str]]:
         ):
             lines = "".join(block).splitlines()
             matches = [match for line in lines if (match := COMMAND.search(line))]
-            found += [(match[1], match[2] or "") for match in matches]
+            found += [(match[1] or match[2], match[3] or "") for match in matches]
     return found
 
 
@@ -44,10 +47,14 @@ def test_a_command_that_is_shown_is_taken(program: str, arguments: str) -> None:
     words = [word for word in shlex.split(arguments, comments=True) if word != "--help"]
     if "-m" in words:  # a list of values stands for one run with each
         words = [re.sub(r"=([^,]+),.*", r"=\1", word) for word in words if word != "-m"]
-    if program == "train":
-        compose(TrainConfig, "train", words)
-    else:
-        compose(GenerateConfig, "generate", words)
+    compose(SCHEMAS[program], program, words)
+
+
+def test_the_scripts_that_are_shown_exist() -> None:
+    for page in PAGES:
+        text = (PROJECT / page).read_text(encoding="utf-8")
+        for script in re.findall(r"python ([a-z0-9_/]+\.py)", text):
+            assert (PROJECT / script).is_file(), (page, script)
 
 
 def test_the_targets_of_make_that_are_shown_exist() -> None:
