@@ -11,11 +11,8 @@ from torch import Tensor, nn
 
 from minigpt.data.batches import Batch
 from minigpt.doctor.finding import Finding, Subject, blocks
-from minigpt.doctor.training_checks import first_part, mean_loss
+from minigpt.doctor.training_checks import mean_loss, some_rows
 from minigpt.model.attention import attention_mask
-
-#: Rows of the batch that are looked at.
-ROWS = 8
 
 #: A head's mean entropy as a share of the most it could be: above, it reads everything alike;
 #: below, it reads one position only.
@@ -42,7 +39,7 @@ def _observed(warnings: list[str], figure: str, **details: object) -> Finding:
 
 def _part(subject: Subject) -> Batch:
     """The part of the batch that is looked at, on the model's device."""
-    return first_part(subject.batch, rows=ROWS).to(subject.model.embedding.weight.device)
+    return some_rows(subject.batch).to(subject.model.embedding.weight.device)
 
 
 def _logits(subject: Subject, attention: list[Tensor] | None = None) -> Tensor:

@@ -20,6 +20,9 @@ from minigpt.training.optimizer import build_optimizer
 #: Nats that the loss of a new model may be away from ln V: its logits are small, not zero.
 FIRST_LOSS_SLACK = 0.5
 
+#: Positions whose loss or activations are looked at: enough for a mean, even on a large model.
+POSITIONS = 2048
+
 #: The batch that is overfitted, and the loss above its floor that counts as learned, in nats.
 OVERFIT_ROWS, OVERFIT_POSITIONS, OVERFIT_STEPS, OVERFIT_LOSS = 2, 32, 200, 0.1
 
@@ -62,7 +65,7 @@ def look_at_first_loss(subject: Subject) -> Finding:
     if not subject.fresh:
         return skipped("the model is trained")
     uniform = math.log(subject.model.vocab_size)
-    loss = mean_loss(subject.model, first_part(subject.batch, rows=8)).item()
+    loss = mean_loss(subject.model, some_rows(subject.batch)).item()
     return judged(
         f"{loss:.4f} nats a token, ln {subject.model.vocab_size:,} is {uniform:.4f}; apart by",
         abs(loss - uniform),
@@ -75,6 +78,11 @@ def mean_loss(model: GPT, batch: Batch) -> Tensor:
     here = batch.to(model.embedding.weight.device)
     logits = model(here.inputs, positions=here.positions, real=here.real, documents=here.documents)
     return summed_loss(logits, here.targets) / batch.n_targets
+
+
+def some_rows(batch: Batch) -> Batch:
+    """As many rows as make up about `POSITIONS` positions."""
+    return first_part(batch, rows=max(1, POSITIONS // batch.inputs.size(1)))
 
 
 def first_part(batch: Batch, *, rows: int, positions: int | None = None) -> Batch:
@@ -151,7 +159,7 @@ def look_at_overfitting(subject: Subject) -> Finding:
     wanted = floor_of(_rows(batch)) + OVERFIT_LOSS
     model = copy.deepcopy(subject.model)
     optim = OptimConfig(lr=peak_learning_rate(model.config.n_embd), weight_decay=0.0)
-    optimizer = build_optimizer(model, optim, fused=False)
+    optimizer = build_optimizer(model, optim, fused=True)
     steps, loss = 0, math.inf
     with torch.enable_grad():
         while steps < OVERFIT_STEPS and not loss < wanted:
