@@ -42,5 +42,5 @@ def test_a_page_runs_and_keeps_its_picture(
     assert (EXAMPLES / "pictures" / picture.name).is_file()
     text = paragraph(page)
     assert f"](pictures/{picture.name})" in text
-    for number in re.findall(r"\d+\.\d+(?:e\d+)?", text):
+    for number in re.findall(r"\d+\.\d+(?:e[+-]?\d+)?", text):
         assert number in shown, f"the README gives {number}, and {page.name} does not show it"
