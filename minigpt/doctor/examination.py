@@ -4,7 +4,9 @@ The order is that in which a fault is looked for: what the model is given, then 
 inside out, then what is built on it. A fault shows in several checks; the first to fail names it.
 """
 
+import traceback
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import torch
 
@@ -114,9 +116,10 @@ QUICK = (
     ),
     Check(
         "parameters",
-        "embedding and head are tied, the count is right, the optimizer has each parameter once",
+        "the head is the embedding, the count is right, each parameter is trained",
         "Parameters are doubled, missing or not trained as they should be. Look at how logits are"
-        " made (minigpt/model/gpt.py) and at the groups (minigpt/training/optimizer.py).",
+        " made (minigpt/model/gpt.py), for a layer that is made and not used, and at the groups"
+        " (minigpt/training/optimizer.py).",
         look_at_parameters,
     ),
 )
@@ -127,8 +130,8 @@ _SLOW = (
         "overfit",
         "one batch can be overfitted",
         "What cannot learn two rows by heart learns nothing else. If all before this is in order,"
-        " look for parameters without gradient, a loss that is not that of the targets, or weights"
-        " that have grown too large to move.",
+        " look at the residual sums and the norms (minigpt/model/block.py), for a loss that is not"
+        " that of the targets, and for weights that have grown too large to move.",
         look_at_overfitting,
     ),
     Check(
@@ -194,13 +197,28 @@ def examine_before_training(subject: Subject, say: Callable[[str], None]) -> Non
         )
 
 
+def _place(error: Exception) -> str:
+    """The line of the program, outside of these checks, that an error comes from."""
+    room = Path(__file__).parent
+    program = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if room.parent in Path(frame.filename).parents and room != Path(frame.filename).parent
+    ]
+    return f"{program[-1].filename}, line {program[-1].lineno}," if program else "a check"
+
+
 def _found(check: Check, subject: Subject) -> Finding:
     """What a check finds; an error that the model raises is a failure too."""
     try:
         found = check.look(subject)
     except Exception as error:  # noqa: BLE001  any error of the model's is what is looked for
         message = " ".join(str(error).split())
-        found = Finding(status="failed", figure=f"{type(error).__name__}: {message}")
+        found = Finding(
+            status="failed",
+            figure=f"{type(error).__name__}: {message}",
+            cause=f"the model cannot be run: {_place(error)} raises an error",
+        )
     broken = next((n for n, p in subject.model.named_parameters() if not p.isfinite().all()), None)
     if found.status != "failed" or broken is None:
         return found

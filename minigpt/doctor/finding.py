@@ -109,6 +109,8 @@ def difference(a: Tensor, b: Tensor) -> float:
 
     Two NaN are alike; one is infinitely far from a number.
     """
+    if not a.numel():
+        return 0.0
     size = torch.maximum(a.abs(), b.abs()).nan_to_num(0.0).max()
     size = size.clamp(min=torch.finfo(size.dtype).tiny)  # where both are zero, nothing is apart
     apart = (a - b).abs() / size

@@ -17,9 +17,13 @@ from minigpt.model.attention import CausalSelfAttention
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How attention is computed: its steps, and the scale of the scores from C and D."""
+    """How attention is computed: its steps, and the scale of the scores from C and D.
+
+    `order` is that of queries, keys and values in the wide projection.
+    """
 
     scale: Callable[[int, int], float] = lambda _, D: 1 / math.sqrt(D)
+    order: str = "qkv"
     key_transposed: bool = True
     softmax_over_keys: bool = True
     split_transposed: bool = True
@@ -28,6 +32,9 @@ class Recipe:
 
 
 RIGHT = Recipe()
+
+#: As `EXACT`, for a recipe whose scale was worked out from rounded numbers.
+_FITTED = 1e-6
 
 MISTAKES = {
     "the scores are scaled twice: divided by D, not by √D": Recipe(scale=lambda _, D: 1 / D),
@@ -44,6 +51,10 @@ MISTAKES = {
     "the heads are merged without a transpose: transpose back to (B, T, H, D), then reshape":
         Recipe(merge_transposed=False),
     "the output projection is missing": Recipe(projected=False),
+    **{
+        f"the projection is taken apart as {', '.join(order)}, not as q, k, v": Recipe(order=order)
+        for order in ("qvk", "kqv", "kvq", "vqk", "vkq")
+    },
 }  # fmt: skip
 
 
@@ -58,10 +69,13 @@ def attention_by_loops(
     H, D = module.n_head, C // module.n_head
     projected = _linear(x, module.qkv)
     wide = (projected[:, :C], projected[:, C : 2 * C], projected[:, 2 * C :])
-    q, k, v = (
-        part.reshape(T, H, D).transpose(0, 1) if recipe.split_transposed else part.reshape(H, T, D)
-        for part in wide
-    )
+    parts = {
+        name: part.reshape(T, H, D).transpose(0, 1)
+        if recipe.split_transposed
+        else part.reshape(H, T, D)
+        for name, part in zip(recipe.order, wide, strict=True)
+    }
+    q, k, v = parts["q"], parts["k"], parts["v"]
     merged = torch.zeros(H, T, D, dtype=x.dtype)
     for h in range(H):
         scores = torch.full((T, T), -math.inf, dtype=x.dtype)
@@ -96,31 +110,57 @@ def look_at_formula(subject: Subject) -> Finding:
     x = torch.randn(1, T, shape.n_embd, generator=torch.Generator().manual_seed(0)).double()
     worst = 0.0
     for number, block in enumerate(blocks(subject.exact)):
-        module = block.attention
         weights: list[Tensor] = []
-        y = module(x, None, None, weights)[0]
-        if difference(y, module(x, None, None, [])[0]):
+        y = block.attention(x, None, None, weights)
+        if difference(y, block.attention(x, None, None, [])):
             return skipped("two passes differ, so neither can be judged")
-        reads = weights[0][0] > 0
-        seen = reads.any(-1).all(0)  # a query that reads nothing is for the next checks
-        off = difference(y[seen], attention_by_loops(module, x[0], reads)[seen])
+        seen = Seen(block.attention, x[0], weights[0][0], y[0])
+        off = seen.distance(RIGHT)
         if not off <= EXACT:
-            return judged(
-                f"largest difference, in layer {number}", off, EXACT,
-                lambda m=module, r=reads, s=seen, y=y: _recognised(m, x[0], r, s, y),
-            )  # fmt: skip
+            return judged(f"largest difference, in layer {number}", off, EXACT, seen.cause)
         worst = max(worst, off)
     return judged("largest difference", worst, EXACT)
 
 
-def _recognised(
-    module: CausalSelfAttention, x: Tensor, reads: Tensor, seen: Tensor, y: Tensor
-) -> str:
-    """The known mistakes that give just these numbers; at some widths two of them do."""
-    square = x.size(0) == x.size(1) // module.n_head
-    return ", or ".join(
-        mistake
-        for mistake, recipe in MISTAKES.items()
-        if (recipe.key_transposed or square)
-        and difference(y[seen], attention_by_loops(module, x, reads, recipe)[seen]) <= EXACT
-    )
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a module made of a sequence x (T, C): weights (H, T, T) and output y (T, C)."""
+
+    module: CausalSelfAttention
+    x: Tensor
+    weights: Tensor
+    y: Tensor
+
+    def distance(self, recipe: Recipe) -> float:
+        """How far the output is from a recipe's; queries that read nothing are for other checks."""
+        reads = self.weights > 0
+        some = reads.any(-1).all(0)
+        return difference(
+            self.y[some], attention_by_loops(self.module, self.x, reads, recipe)[some]
+        )
+
+    def cause(self) -> str:
+        """The known mistakes that give just these numbers; at some widths two of them do."""
+        T, C = self.x.shape
+        square = C // self.module.n_head == T
+        found = [
+            mistake
+            for mistake, recipe in MISTAKES.items()
+            if (recipe.key_transposed or square) and self.distance(recipe) <= EXACT
+        ]
+        return ", or ".join(found) or self._other_scale()
+
+    def _other_scale(self) -> str:
+        """The scale of the scores, if another one is all that is wrong.
+
+        log w of two keys differs by the scale times the difference of their dot products with the
+        query: the last query's give the scale.
+        """
+        C, D = self.x.size(1), self.x.size(1) // self.module.n_head
+        projected = _linear(self.x, self.module.qkv)
+        dots = projected[:, C : C + D] @ projected[-1, :D]
+        apart, logs = dots - dots[0], self.weights[0, -1].log() - self.weights[0, -1, 0].log()
+        scale = (apart @ logs / (apart @ apart)).item()
+        if not self.distance(Recipe(scale=lambda _, __: scale)) <= _FITTED:
+            return ""
+        return f"the scores are multiplied by {scale:.4g}, not by 1/√D = {1 / math.sqrt(D):.4g}"

@@ -10,13 +10,13 @@ from minigpt.doctor.finding import Check, Finding
 
 Findings: TypeAlias = list[tuple[Check, Finding]]
 
-WIDTH, INDENT = 100, 14
+WIDTH, INDENT = 100, 25
 
 
 def lines(findings: Findings) -> str:
     """The last check: whether it holds, its figure, and what is to be said of it."""
     check, finding = findings[-1]
-    heading = f"{finding.status:<8}{len(findings):>4}  {check.claim}"
+    heading = f"{finding.status:<8}{len(findings):>3}  {check.name:<12}{check.claim}"
     return "\n".join([heading, *map(_indented, [finding.figure, *_remarks(findings)])])
 
 
@@ -37,7 +37,7 @@ def _indented(text: str) -> str:
 
 
 def verdict(findings: Findings) -> str:
-    """How many checks hold, and the first that does not."""
+    """How many checks hold, and the first that does not, with its cause if that is known."""
     count = dict.fromkeys(("ok", "failed", "warning", "skipped"), 0)
     for _, finding in findings:
         count[finding.status] += 1
@@ -48,8 +48,9 @@ def verdict(findings: Findings) -> str:
     if first is None:
         return text
     check, finding = first
-    fault = f"{check.name}: {finding.cause or finding.figure}"
-    return f"{text}; the first to fail names the fault: {fault}"
+    return f"{text}; the first to fail names the fault: {check.name}" + (
+        f", {finding.cause}" if finding.cause else f" (not so that {check.claim})"
+    )
 
 
 def first_failure(findings: Findings) -> tuple[Check, Finding] | None:
@@ -79,8 +80,8 @@ def page(title: str, facts: dict[str, str], findings: Findings) -> str:
     """The whole examination as one HTML file, plots included."""
     table = "".join(f"<tr><th>{_text(k)}<td>{_text(v)}" for k, v in facts.items())
     rows = "".join(
-        f'<tr class="{finding.status}"><td>{number}<td><b>{_text(finding.status)}</b>'
-        f"<td>{_text(check.claim)}"
+        f'<tr class="{finding.status}"><td>{number}<td class="status">{_text(finding.status)}'
+        f"<td><b>{_text(check.name)}</b>: {_text(check.claim)}"
         + "".join(
             f"<p>{_text(line)}</p>" for line in (finding.figure, *_remarks(findings[:number]))
         )
@@ -106,8 +107,10 @@ table {{ border-collapse: collapse; width: 100% }}
 th, td {{ text-align: left; vertical-align: top; padding: .4rem .6rem }}
 tr {{ border-bottom: 1px solid #ddd }}
 td p {{ margin: .2rem 0; color: #555 }}
-.ok b {{ color: #17692e }} .failed b {{ color: #b00020 }} .warning b {{ color: #8a5a00 }}
-.failed {{ background: #fdecee }} .warning {{ background: #fff6e0 }} .skipped b {{ color: #666 }}
+.status {{ font-weight: bold }}
+.ok .status {{ color: #17692e }} .failed .status {{ color: #b00020 }}
+.warning .status {{ color: #8a5a00 }} .skipped .status {{ color: #666 }}
+.failed {{ background: #fdecee }} .warning {{ background: #fff6e0 }}
 img {{ max-width: 100% }}
 </style>
 <h1>{title}</h1>

@@ -107,7 +107,10 @@ def first_part(batch: Batch, *, rows: int, positions: int | None = None) -> Batc
 
 @torch.no_grad()
 def look_at_parameters(subject: Subject) -> Finding:
-    """One matrix for embedding and head, the formula's count, one optimizer group for each."""
+    """One matrix for embedding and head, the formula's count, one optimizer group for each.
+
+    And each has a part in the loss.
+    """
     model = subject.exact
     hidden = torch.randn(
         4, model.config.n_embd, generator=torch.Generator().manual_seed(0)
@@ -118,12 +121,14 @@ def look_at_parameters(subject: Subject) -> Finding:
     decayed, rest = ([id(p) for p in group["params"]] for group in groups)
     linear = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)}
     once = sorted(decayed + rest) == sorted(id(p) for p in model.parameters())
+    unreached = _without_gradient(subject)
     faults = {
         "the head is not the embedding: its logits are those of other weights": tie > EXACT,
         f"{counted - formula:+,} parameters to the formula's": counted != formula,
         "a parameter is in no group of the optimizer, or in two": not once,
         "weight decay does not reach the linear layers' matrices and only them":
             set(decayed) != linear,
+        f"no gradient reaches {', '.join(unreached)}": bool(unreached),
     }  # fmt: skip
     found = [fault for fault, is_there in faults.items() if is_there]
     return Finding(
@@ -136,6 +141,16 @@ def look_at_parameters(subject: Subject) -> Finding:
         bound=0.0,
         cause="; ".join(found),
     )
+
+
+def _without_gradient(subject: Subject) -> list[str]:
+    """The parameters that a loss does not depend on, by name."""
+    tokens = subject.tokens()
+    names, parameters = zip(*subject.exact.named_parameters(), strict=True)
+    with torch.enable_grad():
+        loss = summed_loss(subject.exact(tokens), subject.other_tokens(tokens))
+        gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
+    return [name for name, gradient in zip(names, gradients, strict=True) if not gradient.any()]
 
 
 def expected_parameters(subject: Subject) -> int:

@@ -133,6 +133,22 @@ BREAKS: dict[str, tuple[tuple[Edit, ...], str, str]] = {
         (Edit(attention, "fast_attention", "is_causal=True", "is_causal=True, scale=1.0"),),
         "padding", "only the fast attention",
     ),
+    "queries and keys swapped": (
+        (Edit(ATTENTION, "forward", "q, k, v = (", "k, q, v = ("),),
+        "formula", "taken apart as k, q, v",
+    ),
+    "scores three times as large": (
+        readable("q / math.sqrt(q.size(-1))", "3 * q / math.sqrt(q.size(-1))"),
+        "formula", "multiplied by 1.061, not by 1/√D = 0.3536",
+    ),
+    "a norm that is not used": (
+        (Edit(BLOCK, "forward", "self.mlp(self.norm_2(x))", "self.mlp(x)"),),
+        "parameters", "no gradient reaches blocks.0.norm_2.weight",
+    ),
+    "shapes that do not fit": (
+        (Edit(BLOCK, "forward", "self.mlp(self.norm_2(x))", "self.mlp(x[:1, :, 1:])"),),
+        "repeat", "block.py, line",
+    ),
     "cache not advanced": (
         (Edit(CACHE, "advance", "self.length += T", "pass"),), "cache", "not advanced",
     ),
