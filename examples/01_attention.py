@@ -1,4 +1,4 @@
-"""Rung 1. Attention without anything to learn: every token becomes a mixture of all tokens.
+"""Rung 1. Attention without anything to learn: every word becomes a mixture of all words.
 
 A sentence of six words, each word three numbers (an *embedding*; made up here, learned later on).
 Words that mean similar things have similar numbers. Attention gives each word a new vector that
@@ -49,7 +49,8 @@ show("the new vector of 'journey'", context, [0.4419, 0.6515, 0.5683])
 
 title("All words at once, with matrices")
 
-# x @ x.T has every word's dot product with every word; row t belongs to word t.
+# `a @ b` is the dot product of each row of a with each column of b, and `x.T` is x with rows and
+# columns exchanged: x @ x.T has every word's dot product with every word; row t is word t's.
 weights = (x @ x.T).softmax(dim=-1)
 y = weights @ x
 show(
@@ -82,7 +83,8 @@ hold("the loops gave the same for 'journey'", true=torch.allclose(y[1], torch.te
 title("The program's own")
 
 # The same as the model uses it, which divides the scores by the root of the width (see rung 2);
-# multiplying by it first undoes that. The two 1s are one sentence and one head (see rung 4).
+# multiplying by it first undoes that. `view` gives x two more axes, of one sentence and one head
+# (an attention beside others: rung 4).
 q = (x * math.sqrt(3)).view(1, 1, 6, 3)
 theirs, their_weights = readable_attention(q, x.view(1, 1, 6, 3), x.view(1, 1, 6, 3))
 hold("the same weights", true=torch.allclose(their_weights[0, 0], weights))

@@ -6,7 +6,7 @@ vectors of its own: a *query* (what it looks for), a *key* (what it can be found
 key, and what is mixed are the values. Queries, keys and values come from tables of numbers that
 start at random; *learning* means changing these, little by little.
 
-The scores are divided by √d, the root of the vectors' length. The second half shows why.
+The scores are divided by √D, where D is how many numbers a query has. The second half shows why.
 """
 
 import math
@@ -22,6 +22,7 @@ title("From tokens to queries, keys and values")
 
 # A *token* is a word, or a piece of one, and stands in the program as a number. An *embedding* is
 # a table with a row of numbers for each token: here ten tokens, four numbers each, random at first.
+# (With a *seed*, here 42, random numbers are the same in every run.)
 torch.manual_seed(42)
 embedding = nn.Embedding(10, 4)
 x = embedding(torch.tensor([0, 2, 4]))  # (T, C): rows 0, 2 and 4 of the table
@@ -79,51 +80,52 @@ _, their_weights = readable_attention(q4, k4, v4, causal=True)
 hold("and causal ones", true=torch.allclose(their_weights[0, 0], causal_weights))
 
 
-title("Why divide by √d: the scores grow with the length of the vectors")
+title("Why divide by √D: wider vectors have larger scores")
 
-# A dot product adds up d products, some positive, some negative. The *spread* (standard deviation)
-# says how far numbers typically lie from their mean. Of one product of two random numbers it is 1;
-# for sums the squares of the spreads add up, so of d products it is √d.
+# A dot product adds up D products, some positive, some negative. The *spread* (standard deviation)
+# says how far numbers typically lie from their mean. Of the product of two random
+# numbers, each of mean 0 and spread 1, it is 1; for sums the squares of the spreads add up, so of D
+# products it is √D.
 WIDTHS = [4, 16, 64, 256]
 
 
-def random_scores(d: int) -> Tensor:
+def random_scores(D: int) -> Tensor:
     """q·k of 5,000 random queries with 8 random keys each, (5000, 8)."""
-    queries, keys = torch.randn(5_000, d, 1), torch.randn(5_000, 8, d)
+    queries, keys = torch.randn(5_000, D, 1), torch.randn(5_000, 8, D)
     return (keys @ queries).squeeze(-1)
 
 
 torch.manual_seed(0)
-drawn = {d: random_scores(d) for d in WIDTHS}
-show("√d at d = 4, 16, 64, 256", [math.sqrt(d) for d in WIDTHS], [2, 4, 8, 16], digits=0)
-spread = [float(drawn[d].std()) for d in WIDTHS]
+drawn = {D: random_scores(D) for D in WIDTHS}
+show("√D at D = 4, 16, 64, 256", [math.sqrt(D) for D in WIDTHS], [2, 4, 8, 16], digits=0)
+spread = [float(drawn[D].std()) for D in WIDTHS]
 show("the spread of q·k", spread, [2.0, 4.0, 8.0, 16.0], digits=1)
-spread = [float((drawn[d] / math.sqrt(d)).std()) for d in WIDTHS]
-show("the spread of q·k / √d", spread, [1.0, 1.0, 1.0, 1.0], digits=1)
+spread = [float((drawn[D] / math.sqrt(D)).std()) for D in WIDTHS]
+show("the spread of q·k / √D", spread, [1.0, 1.0, 1.0, 1.0], digits=1)
 
 
 title("What large scores do to the softmax")
 
 # Softmax turns differences of scores into ratios of weights, so large scores leave one key nearly
 # everything: the mixture of eight is hardly a mixture any more. Ranked: the largest weight first.
-undivided = {d: drawn[d].softmax(-1).sort(descending=True).values for d in WIDTHS}
-divided = {d: (drawn[d] / math.sqrt(d)).softmax(-1).sort(descending=True).values for d in WIDTHS}
+undivided = {D: drawn[D].softmax(-1).sort(descending=True).values for D in WIDTHS}
+divided = {D: (drawn[D] / math.sqrt(D)).softmax(-1).sort(descending=True).values for D in WIDTHS}
 show(
     "the largest of 8 weights on average, undivided",
-    [float(undivided[d][:, 0].mean()) for d in WIDTHS],
+    [float(undivided[D][:, 0].mean()) for D in WIDTHS],
     [0.53, 0.75, 0.87, 0.94],
     digits=2,
 )
 show(
     "the largest of 8 weights on average, divided",
-    [float(divided[d][:, 0].mean()) for d in WIDTHS],
+    [float(divided[D][:, 0].mean()) for D in WIDTHS],
     [0.35, 0.35, 0.36, 0.36],
     digits=2,
 )
 
 
-# It learns badly, too. Learning nudges the scores and goes by how much the weights move; a weight w
-# moves by w (1 - w) times a small nudge of its own score, which is almost nothing when w is near 1.
+# It learns badly, too. Learning asks what a small change of a score would do to the weights. A
+# weight w moves by w (1 - w) times the change of its own score: almost nothing when w is near 1.
 def moves(ranked: Tensor) -> float:
     """How much the largest weight moves with its score, on average."""
     return float((ranked[:, 0] * (1 - ranked[:, 0])).mean())
@@ -131,13 +133,13 @@ def moves(ranked: Tensor) -> float:
 
 show(
     "how much it moves, undivided",
-    [moves(undivided[d]) for d in WIDTHS],
+    [moves(undivided[D]) for D in WIDTHS],
     [0.21, 0.15, 0.08, 0.04],
     digits=2,
 )
 show(
     "how much it moves, divided",
-    [moves(divided[d]) for d in WIDTHS],
+    [moves(divided[D]) for D in WIDTHS],
     [0.21, 0.21, 0.22, 0.22],
     digits=2,
 )
@@ -145,13 +147,13 @@ show(
 
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
 edges = [-40 + i for i in range(81)]
-for d in WIDTHS:
-    left.hist(drawn[d].flatten().numpy(), edges, density=True, histtype="step", label=f"d = {d}")
-    middle.plot(range(1, 9), undivided[d].mean(0).numpy(), "o-", label=f"d = {d}")
-    right.plot(range(1, 9), divided[d].mean(0).numpy(), "o-", label=f"d = {d}")
-left.set(xlabel="score q·k", ylabel="how often", title="longer vectors, larger scores")
+for D in WIDTHS:
+    left.hist(drawn[D].flatten().numpy(), edges, density=True, histtype="step", label=f"D = {D}")
+    middle.plot(range(1, 9), undivided[D].mean(0).numpy(), "o-", label=f"D = {D}")
+    right.plot(range(1, 9), divided[D].mean(0).numpy(), "o-", label=f"D = {D}")
+left.set(xlabel="score q·k", ylabel="how often", title="wider vectors, larger scores")
 middle.set(title="undivided: the best key takes all")
-right.set(title="divided by √d: still a mixture")
+right.set(title="divided by √D: still a mixture")
 for axes in (middle, right):
     axes.set(xlabel="key, the best first", ylabel="weight on average", ylim=(0, 1))
 for axes in (left, middle, right):

@@ -29,7 +29,8 @@ scores = x @ x.T / math.sqrt(3)  # (T, T)
 # `tril` keeps the lower left triangle of a table: row t is True up to column t.
 mask = torch.ones(6, 6, dtype=torch.bool).tril()
 
-# Before: a forbidden score becomes minus infinity, of which the exponential is 0.
+# Before: a forbidden score becomes minus infinity, of which the exponential is 0. (`~` exchanges
+# yes and no: True is now where reading is forbidden.)
 before = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
 show(
     "minus infinity before the softmax",
@@ -52,7 +53,7 @@ show(
     [0.1916, 0.3585, 0.5623, 0.6869, 0.8554, 1.0],
 )
 after = zeroed / zeroed.sum(dim=-1, keepdim=True)
-hold("renormalised, it is the same", true=torch.allclose(before, after))
+hold("divided by these sums, it is the same", true=torch.allclose(before, after))
 
 
 title("One too few: tril(-1), and a row with nothing to read")
@@ -70,13 +71,13 @@ def attend(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 blind_mask = mask.tril(-1)
 y, blind_weights = attend(x, blind_mask)
 show("weights of the first word", blind_weights[0], [math.nan] * 6)
-show("words that are NaN", y.isnan().any(dim=-1).sum(), 1, digits=0)
+show("words whose new vector is NaN", y.isnan().any(dim=-1).sum(), 1, digits=0)
 
 # A second layer, with the right mask: every word reads the first one, so now all of them are lost,
 # and with them the mean that is taken of all outputs when a model learns.
 second, _ = attend(y, mask)
-show("after one more layer", second.isnan().any(dim=-1).sum(), 6, digits=0)
-show("their mean", second.mean(), math.nan)
+show("and after one more layer", second.isnan().any(dim=-1).sum(), 6, digits=0)
+show("the mean of its output", second.mean(), math.nan)
 
 
 title("One too many: tril(1), and a look at the next word")
@@ -103,13 +104,13 @@ hold(
     true=torch.equal(leaky_mask, ~torch.ones(6, 6, dtype=torch.bool).triu(2)),
 )
 show(
-    "tril(1): words 0 to 5 first move output",
+    "tril(1): change word 0, 1, … 5, and the first output that moves is",
     first_moved(lambda x: attend(x, leaky_mask)[0]),
     [0, 0, 1, 2, 3, 4],
     digits=0,
 )
 show(
-    "tril(): words 0 to 5 first move output",
+    "tril(): and the first output that moves is",
     first_moved(lambda x: attend(x, mask)[0]),
     [0, 1, 2, 3, 4, 5],
     digits=0,
@@ -126,10 +127,11 @@ def program(x: Tensor) -> Tensor:
 
 
 hold("its output is the same", true=torch.allclose(program(x), attend(x, mask)[0]))
-show("words 0 to 5 first move output", first_moved(program), [0, 1, 2, 3, 4, 5], digits=0)
+show("the first output that moves is", first_moved(program), [0, 1, 2, 3, 4, 5], digits=0)
 
-# Plain causality needs no table: None stands for it, and PyTorch's kernel counts by itself. A
-# table is made where it says more, as for the last two of six words, the others being read already.
+# Plain causality needs no table: None stands for it, and PyTorch's kernel (the routine that does
+# the computing) knows the triangle. A table is made where it says more, as for the last two of six
+# words, the others being read already.
 hold("its mask of six words is None", true=attention_mask(6, 6) is None)
 last_two = attention_mask(2, 6)
 assert last_two is not None
@@ -143,7 +145,7 @@ title("Dropout")
 torch.manual_seed(0)
 dropout = nn.Dropout(0.5)
 dropped = dropout(torch.ones(1000, 1000))
-show("ones become", dropped.unique(), [0.0, 2.0])
+show("of half of them dropped, ones become", dropped.unique(), [0.0, 2.0])
 show("their mean", dropped.mean(), 1.0, digits=2)
 dropout.eval()  # the model is used, not trained
 hold("in eval() nothing is dropped", true=torch.equal(dropout(before), before))

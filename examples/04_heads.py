@@ -2,9 +2,9 @@
 
 One attention gives a word one mixture of the others. But a word may want several things at once:
 the word before it, the one it belongs to. So the width C is shared by H *heads*, each an attention
-of its own with vectors of length D = C / H; their outputs are put side by side. The page does that
-with separate heads and, as programs do, with one wide layer; shows four ways to get it wrong; and
-counts what heads cost.
+of its own with D = C / H numbers in a vector; their outputs are put side by side. The page does
+that with separate heads and, as programs do, with one wide layer; shows five ways to get it wrong;
+and counts what heads cost.
 
 A *projection* is a linear layer (rung 2) used to make vectors of another kind or width.
 """
@@ -38,7 +38,7 @@ def projections(C: int, width: int) -> list[nn.Linear]:
 def one_head(x: Tensor, head: list[nn.Linear]) -> Tensor:
     """Causal attention with one head's projections, (B, T, C) to (B, T, D)."""
     q, k, v = (project(x) for project in head)
-    scores = q @ k.mT / math.sqrt(q.size(-1))  # (B, T, T)
+    scores = q @ k.mT / math.sqrt(q.size(-1))  # (B, T, T); .mT exchanges the last two axes
     later = torch.ones_like(scores, dtype=torch.bool).triu(1)
     return scores.masked_fill(later, -math.inf).softmax(dim=-1) @ v
 
@@ -56,6 +56,13 @@ show("two heads of width 1", apart.shape, [2, 6, 2], digits=0)
 title("One wide projection is several narrow ones")
 
 
+# `view` and `reshape` break the numbers as they stand into other rows; `transpose` swaps axes.
+table = torch.arange(6).view(2, 3)
+show("six numbers as two rows of three", table, [[0, 1, 2], [3, 4, 5]], digits=0)
+show("reshaped to three rows of two", table.reshape(3, 2), [[0, 1], [2, 3], [4, 5]], digits=0)
+show("transposed instead", table.transpose(0, 1), [[0, 3], [1, 4], [2, 5]], digits=0)
+
+
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Each head's causal attention by itself, all of them at once; every shape (B, H, T, D)."""
     return readable_attention(q, k, v, causal=True)[0]
@@ -63,14 +70,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def split(x: Tensor, H: int) -> Tensor:
     """Cut the width into heads, (B, T, C) to (B, H, T, D)."""
-    B, T, C = x.shape
-    return x.view(B, T, H, C // H).transpose(1, 2)
+    return x.view(*x.shape[:2], H, -1).transpose(1, 2)  # -1: as many as there are, D
 
 
 def merge(y: Tensor) -> Tensor:
     """Put the heads side by side again, (B, H, T, D) to (B, T, C)."""
-    B, H, T, D = y.shape
-    return y.transpose(1, 2).reshape(B, T, H * D)
+    return y.transpose(1, 2).flatten(2)  # the last two axes made one
 
 
 # A layer's table has a row for each number it makes. Those of the first head, then those of the
@@ -101,9 +106,9 @@ right = module(x)  # (B, T, C)
 hold("equal to separate heads", true=torch.allclose(module.output(apart), right, atol=1e-6))
 
 
-title("Four ways to get it wrong")
+title("Five ways to get it wrong")
 
-# Most of them give a result of the right shape, which is just not the right one.
+# Each gives a result of the right shape, which is just not the right one.
 q, k, v = module.qkv(x).split(C, dim=-1)  # (B, T, C) each
 y = attention(split(q, H), split(k, H), split(v, H))  # (B, H, T, D)
 
@@ -121,21 +126,21 @@ show("the largest number in it", right.abs().max(), 1.3642)
 shuffled = attention(*(part.reshape(2, H, 6, D) for part in (q, k, v)))
 show("split without a transpose: off by", distance(module.output(merge(shuffled))), 0.8715)
 
-# Left as (B, T, H, D), the heads of a word attend to each other, and the words not at all.
+# 2. Left as (B, T, H, D), the heads of a word attend to each other, and the words not at all.
 unturned = (part.reshape(2, 6, H, D) for part in (q, k, v))
 lonely, weights = readable_attention(*unturned)
 show("left as (B, T, H, D): scores", weights.shape, [2, 6, 2, 2], digits=0)
 show("left as (B, T, H, D): off by", distance(module.output(lonely.reshape(2, 6, C))), 1.2777)
 
-# 2. Merging without the transpose: parts of different words end up side by side.
+# 3. Merging without the transpose: parts of different words end up side by side.
 show("merge without a transpose: off by", distance(module.output(y.reshape(2, 6, C))), 1.0652)
 
-# 3. Dividing by √C: but a score adds up D products, not C (rung 2).
+# 4. Dividing by √C: but a score adds up D products, not C (rung 2).
 small = split(q, H) * math.sqrt(D) / math.sqrt(C)  # what readable_attention divides by √D
 wrong = module.output(merge(attention(small, split(k, H), split(v, H))))
 show("scores divided by √C: off by", distance(wrong), 0.1374)
 
-# 4. No output projection: the heads stay side by side and never meet.
+# 5. No output projection: the heads stay side by side and never meet.
 show("no output projection: off by", distance(merge(y)), 1.6041)
 
 
@@ -146,8 +151,8 @@ qkv, output = projections(768, 768), nn.Linear(768, 768)  # the last one with a 
 q, k, v = (split(project(torch.randn(2, 8, 768)), 12) for project in qkv)
 y = output(merge(attention(q, k, v)))  # (B, T, C)
 show("the shape of its output", y.shape, [2, 8, 768], digits=0)
-tensors = list(nn.ModuleList([*qkv, output]).parameters())
-show("its tables and biases", len(tensors), 5, digits=0)
+tables = [*nn.ModuleList([*qkv, output]).parameters()]
+show("its tables and biases", len(tables), 5, digits=0)
 
 # More heads are narrower heads: the tables stay as they are. But each has a score for every pair.
 x = torch.randn(1, 6, 128)
@@ -164,7 +169,8 @@ show("which are four tables and four biases", 4 * 128 * 128 + 4 * 128, 66048, di
 
 title("Three heads, three places")
 
-# Learning finds such queries and keys; these are set by hand. A query finds the keys it is like.
+# Learning finds such queries and keys; these are set by hand. A query finds the keys it is like,
+# and the factor 20 makes its scores so large that the best key gets nearly everything (rung 2).
 position = torch.eye(6)  # row t has a 1 at t: "I stand at t"
 meaning = torch.cat([sentence, torch.zeros(6, 3)], dim=-1)
 before = torch.cat([position[:1], position[:5]])  # row t: "who stands at t - 1?"
@@ -179,11 +185,10 @@ show("head 3: 'step' reads 'journey' with weight", places[2, 5, 1], 0.4589)
 
 figure, panels = plt.subplots(1, 3, figsize=(12, 4.2), layout="constrained")
 names = ["head 1: the word before", "head 2: the first word", "head 3: words of similar meaning"]
-for axes, name, head_weights in zip(panels, names, places, strict=True):
-    axes.imshow(head_weights.numpy(), cmap="Blues", vmin=0, vmax=1.6)
-    for t, s in (head_weights > 0.005).nonzero():
-        text = f"{head_weights[t, s]:.2f}"
-        axes.text(int(s), int(t), text, ha="center", va="center", fontsize=9)
+for axes, name, shares in zip(panels, names, places, strict=True):
+    axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1.6)
+    for t, s in (shares > 0.005).nonzero():
+        axes.text(int(s), int(t), f"{shares[t, s]:.2f}", ha="center", va="center", fontsize=9)
     axes.set_xticks(range(6), WORDS, rotation=45)
     axes.set_yticks(range(6), WORDS)
     axes.set(title=name, xlabel="word that is read", ylabel="word that reads")

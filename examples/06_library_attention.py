@@ -13,17 +13,23 @@ import math
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from matplotlib import pyplot as plt
 from page import hold, keep, show, title
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from minigpt.config import ModelConfig
 from minigpt.model.attention import CausalSelfAttention, attention_mask, fast_attention
+
+Attend = Callable[..., Tensor]
+same = partial(torch.allclose, atol=1e-6)  # equal but for rounding
 
 torch.manual_seed(0)
 MHA = nn.MultiheadAttention(4, 2, batch_first=True)  # batch_first: (B, T, C), else it is (T, B, C)
@@ -39,12 +45,9 @@ def sdpa(mask: Tensor | None = None, T: int = 4, S: int = 4, **options: Any) -> 
 
 
 def mha(mask: Tensor | None = None, *, learning: bool = True, **options: Any) -> Tensor:
-    """The weights by which MHA's four positions read each other, (T, T).
-
-    `learning` is off for a model in use: `eval()` is called, and no gradients are kept.
-    """
+    """The same of MHA's four positions; a model in use is not `learning`, and keeps no gradient."""
     x = torch.eye(4).view(1, 4, 4)
-    MHA.train(learning)
+    MHA.train(learning)  # train(False) is eval()
     with torch.set_grad_enabled(learning):
         return MHA(x, x, x, attn_mask=mask, **options)[0][0].detach()
 
@@ -52,11 +55,6 @@ def mha(mask: Tensor | None = None, *, learning: bool = True, **options: Any) ->
 def even(may_read: Tensor) -> Tensor:
     """The weights to expect, from the table of who may read whom."""
     return may_read / may_read.sum(dim=-1, keepdim=True)
-
-
-def same(one: Tensor, other: Tensor) -> bool:
-    """Equal but for rounding."""
-    return torch.allclose(one, other, atol=1e-6)
 
 
 title("The scale")
@@ -76,8 +74,8 @@ show("and MHA's", mha(mask)[0], [0, 1, 0, 0], digits=2)
 hold("SDPA's mask: True may be read", true=same(sdpa(mask), even(mask)))
 hold("MHA's attn_mask: True may NOT be read", true=same(mha(mask), even(~mask)))
 # Short sequences of a batch are filled up, with *padding*, which nobody is to read.
-of_padding = mha(key_padding_mask=mask[:1])  # (B, S): one row for each sequence
-hold("MHA's key_padding_mask: nor here", true=same(of_padding, even(~mask)))
+padded = mha(key_padding_mask=mask[:1])  # (B, S): one row for each sequence
+hold("MHA's key_padding_mask: True may NOT be read either", true=same(padded, even(~mask)))
 
 
 title("Causality with fewer queries than keys")
@@ -97,47 +95,42 @@ title("A mask and is_causal together")
 causal = torch.ones(4, 4, dtype=torch.bool).tril()  # True: the position itself, or an earlier one
 
 
-def settled(attend: Callable[..., Tensor], mask_given: Tensor | None, **options: Any) -> str:
-    """What becomes of it; a warning would stop the page, but there is none."""
+def attempt(who: str, becomes: str, attend: Attend, given: Tensor | None, **options: Any) -> None:
+    """Hold what becomes of it; a warning would stop the page, but there is none."""
+    rules = {"both": mask & causal, "the mask": mask, "causality": causal, "nothing": mask | True}
     try:
         with warnings.catch_warnings(action="error"):
-            weights = attend(mask_given, is_causal=True, **options)
-    except RuntimeError as error:
-        return "is not there on a CPU" if "No viable backend" in str(error) else "refuses"
-    rules = {"both": mask & causal, "the mask": mask, "causality": causal, "nothing": mask | True}
-    return next(f"obeys {what}" for what, rule in rules.items() if same(weights, even(rule)))
+            weights = attend(given, is_causal=True, **options)
+        seen = next(f"obeys {what}" for what, rule in rules.items() if same(weights, even(rule)))
+    except RuntimeError:
+        seen = "refuses"
+    hold(f"{who} {becomes}", true=seen == becomes)
 
 
-# SDPA has several programs for its one formula, the *backends*, and chooses by itself.
-for backend, becomes in [
-    (SDPBackend.FLASH_ATTENTION, "obeys both"),
-    (SDPBackend.MATH, "refuses"),
-    (SDPBackend.EFFICIENT_ATTENTION, "is not there on a CPU"),
-    (SDPBackend.CUDNN_ATTENTION, "is not there on a CPU"),
-]:
-    with sdpa_kernel(backend):
-        hold(f"SDPA's {backend.name} {becomes}", true=settled(sdpa, mask) == becomes)
-hold("SDPA as it chooses obeys both", true=settled(sdpa, mask) == "obeys both")
+# SDPA has several programs for its one formula, the *backends*; a CPU has these two.
+with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+    attempt("SDPA's FLASH_ATTENTION", "obeys both", sdpa, mask)
+with sdpa_kernel(SDPBackend.MATH):
+    attempt("SDPA's MATH", "refuses", sdpa, mask)
+attempt("SDPA as it chooses", "obeys both", sdpa, mask)
 
 # MHA takes is_causal for a promise that the mask is the causal one, and obeys one of them at most:
 # which depends on whether it is to return its weights as well (it is unless told otherwise), on
 # whether there is a mask for padding, and on whether it is in use.
-nobody = torch.zeros(1, 4, dtype=torch.bool)  # (B, S): no padding
+unpadded = {"key_padding_mask": torch.zeros(1, 4, dtype=torch.bool)}  # (B, S): nothing is padding
 fast = {"need_weights": False}
-hold("MHA obeys the mask", true=settled(mha, ~mask) == "obeys the mask")
-hold("with need_weights=False: causality", true=settled(mha, ~mask, **fast) == "obeys causality")
-padded = settled(mha, ~mask, **fast, key_padding_mask=nobody)
-hold("with a key_padding_mask too: the mask", true=padded == "obeys the mask")
-hold("is_causal without a mask: it refuses", true=settled(mha, None) == "refuses")
-used = settled(mha, ~mask, **fast, learning=False)
-hold("in use: the mask", true=used == "obeys the mask")
-used = settled(mha, None, learning=False)
-hold("in use, without a mask: nothing, it reads the future", true=used == "obeys nothing")
+attempt("MHA", "obeys the mask", mha, ~mask)
+attempt("MHA with need_weights=False", "obeys causality", mha, ~mask, **fast)
+attempt("MHA with that and a key_padding_mask", "obeys the mask", mha, ~mask, **fast, **unpadded)
+attempt("MHA with that, in use,", "obeys the mask", mha, ~mask, **fast, learning=False)
+attempt("MHA without a mask", "refuses", mha, None)
+# In use it then reads the future.
+attempt("MHA without a mask, in use,", "obeys nothing", mha, None, learning=False)
 refused = True
 with suppress(ValueError):
     fast_attention(q, k, v, last_rows, causal=True)
     refused = False
-hold("the program's own refuses both together", true=refused)
+hold("the program's own attention refuses both together", true=refused)
 
 
 title("A query that may read nothing")
@@ -150,43 +143,40 @@ for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.MATH):
     with sdpa_kernel(backend):
         show(f"SDPA's {backend.name}", sdpa(nothing)[0], [0, 0, 0, 0], digits=2)
 show("MHA", mha(~nothing)[0], nan, digits=2)
-show("with need_weights=False", mha(~nothing, **fast)[0], [0, 0, 0, 0], digits=2)
-show("in use", mha(~nothing, **fast, learning=False)[0], nan, digits=2)
-all_padding = attention_mask(4, 4, real=nobody)
-assert all_padding is not None
-hold("in the program each may read itself", true=bool(all_padding.any(dim=-1).all()))
+show("MHA with need_weights=False", mha(~nothing, **fast)[0], [0, 0, 0, 0], digits=2)
+show("MHA in use", mha(~nothing, **fast, learning=False)[0], nan, digits=2)
+padding = attention_mask(4, 4, real=torch.zeros(1, 4, dtype=torch.bool))  # nothing is real
+hold("in the program each may read itself", true=same(sdpa(padding), torch.eye(4)))
 
 
 title("Dropout")
 
 # *Dropout*: while a model learns, a share of the weights is made 0 by lot, and the others larger in
 # proportion. Modules leave it off after eval(). SDPA is no module: it does what it is told.
-hold("SDPA told 0.5, twice: differs", true=not same(sdpa(dropout_p=0.5), sdpa(dropout_p=0.5)))
+hold("SDPA, told 0.5, drops", true=not same(sdpa(dropout_p=0.5), sdpa()))
 MHA.dropout = 0.5
-hold("MHA, learning: differs", true=not same(mha(), mha()))
-hold("MHA, in use: the same", true=same(mha(learning=False), mha(learning=False)))
+hold("MHA drops while it learns", true=not same(mha(), sdpa()))
+hold("and not in use", true=same(mha(learning=False), sdpa()))
+MHA.dropout = 0.0
 
 
 title("The program's own")
 
 x = torch.randn(2, 5, 8)  # (B, T, C)
 lower = torch.ones(5, 5, dtype=torch.bool).tril()
-theirs = F.scaled_dot_product_attention(q, k, v, lower)
-hold("fast_attention is SDPA", true=same(fast_attention(q, k, v, causal=True), theirs))
 last = q[:, :, -2:]  # as behind a cache
 theirs = F.scaled_dot_product_attention(last, k, v, last_rows)
-hold("of fewer queries, too", true=same(fast_attention(last, k, v, causal=True), theirs))
+hold(
+    "fast_attention is SDPA, with the mask needed",
+    true=same(fast_attention(last, k, v, causal=True), theirs),
+)
 own = CausalSelfAttention(ModelConfig(n_embd=8, n_head=2, dropout=0.5), layer=0).eval()
 module = nn.MultiheadAttention(8, 2, batch_first=True)
-with torch.no_grad():  # the same parameters
-    module.in_proj_weight.copy_(own.qkv.weight)
-    module.in_proj_bias.copy_(own.qkv.bias)
-    module.out_proj.weight.copy_(own.output.weight)
-    module.out_proj.bias.copy_(own.output.bias)
+# The same parameters, which both hold in the same order.
+vector_to_parameters(parameters_to_vector(own.parameters()), module.parameters())
 hold("CausalSelfAttention is MHA", true=same(own(x), module(x, x, x, attn_mask=~lower)[0]))
 
 
-MHA.dropout = 0.0
 panels = {
     "SDPA, mask\n(True: may be read)": sdpa(mask),
     "MHA, the same mask\n(True: may not)": mha(mask),
@@ -199,11 +189,10 @@ panels = {
 }
 figure, axes = plt.subplots(2, 4, figsize=(11.5, 6), layout="constrained")
 for axis, (what, weights) in zip(axes.flat, panels.items(), strict=True):
-    T, S = weights.shape
     axis.imshow(weights.numpy(), cmap="Blues", vmin=0, vmax=1.4)
     axis.set_title(what, fontsize=11)
+    T, S = weights.shape
     axis.set(xticks=range(S), yticks=range(T), xlabel="key", ylabel="query")
-    for t in range(T):
-        for s in range(S):
-            axis.text(s, t, f"{weights[t, s]:.2f}", ha="center", va="center", fontsize=9)
+    for (t, s), weight in np.ndenumerate(weights.numpy()):
+        axis.text(s, t, f"{weight:.2f}", ha="center", va="center", fontsize=9)
 keep(figure, __file__)

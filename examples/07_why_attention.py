@@ -7,7 +7,8 @@ directly. Here both make their last output from 80 positions, neither has learne
 we ask how much each position matters to it.
 
 How much it matters is what the *gradient* says: how fast a number at the end, the *loss*, changes
-with the numbers put in at a position. Learning goes by it: where it is 0, nothing is learned.
+with the numbers put in at a position. Learning goes by it: from what hardly matters to the loss,
+hardly anything is learned.
 """
 
 import torch
@@ -22,9 +23,9 @@ POSITIONS = 80
 
 
 def to_each_position(loss: Tensor, x: Tensor) -> Tensor:
-    """The length of the gradient at each position of x: (T,)."""
+    """The length of the gradient at each position of x, as of an arrow: (T,)."""
     (gradient,) = torch.autograd.grad(loss, x)  # (1, T, C): as many numbers as x has
-    return gradient[0].pow(2).sum(dim=-1).sqrt()
+    return gradient[0].pow(2).sum(dim=-1).sqrt()  # the root of the sum of squares
 
 
 def share_of_first_half(gradient: Tensor) -> float:
@@ -40,6 +41,7 @@ def through_rnn(T: int) -> tuple[Tensor, Tensor]:
     torch.manual_seed(42)
     rnn = nn.RNN(4, 8, batch_first=True)  # four numbers a position, a memory of eight
     x = torch.randn(1, T, 4, requires_grad=True)  # (B, T, C)
+    # tanh squeezes every number into the range from -1 to 1.
     memories, _ = rnn(x)  # (1, T, 8): memory[t] = tanh(x[t] @ W.T + memory[t - 1] @ U.T + biases)
     loss = memories[:, -1].pow(2).mean()  # made from the last position only
     return loss, to_each_position(loss, x)
@@ -50,7 +52,8 @@ show("the loss", loss, 0.116176, digits=6)
 show("per cent of the gradient for the first half", share_of_first_half(rnn_gradient), 0, digits=3)
 
 # A step back multiplies the gradient by the table U and by the slope of tanh, which is at most 1.
-# Together they make it smaller, and again at every step: twice as far is not half, but the square.
+# Together they make it smaller, for this U, and again at every step: twice as far is not half, but
+# the square. (With a large U it grows as fast instead: it explodes.)
 by_length = [through_rnn(T)[1] for T in (10, 20, 40, 80)]
 ratios = [gradient[-1] / gradient[0] for gradient in by_length]
 print("the gradient at the last position over that at the first:")
@@ -77,7 +80,7 @@ show("last position over first", ratio, 12.2, digits=1)
 # taken as fixed) the first matters as much: all are one step away, however far they lie.
 y_of_fixed, _ = attention(x.detach(), x, x, attn_mask=later)
 as_read = to_each_position(y_of_fixed[:, -1].pow(2).mean(), x)
-show("as positions that are read", as_read[-1] / as_read[0], 0.96, digits=2)
+show("last over first, only as positions that are read", as_read[-1] / as_read[0], 0.96, digits=2)
 # Its price: attention keeps all positions and looks at each, where a memory keeps eight numbers.
 last_weights = weights[0, -1].detach()  # (T,)
 extremes = [last_weights.min(), last_weights.max()]

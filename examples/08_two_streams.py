@@ -65,11 +65,16 @@ class TwoStreams(nn.Module):
         self.decoder = Block(config, layer=0)
         self.norm_source, self.norm_target = nn.LayerNorm(C), nn.LayerNorm(C)
         self.q, self.k, self.v, self.output = (nn.Linear(C, C) for _ in range(4))
-        self.head = nn.Linear(C, len(TOKENS))
+        self.logits = nn.Linear(C, len(TOKENS))
 
     def forward(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Source (B, S) and target (B, T) to logits (B, T, V) and cross-attention (B, T, S)."""
-        real = (source != PAD)[:, None, None]  # (B, 1, 1, S): what may be read, by every position
+        """Source (B, S) and target (B, T) to logits (B, T, V) and cross-attention (B, T, S).
+
+        Logits are scores, one for each of the V tokens; the softmax makes probabilities of them.
+        """
+        real = (source != PAD)[
+            :, None, None
+        ]  # (B, 1, 1, S): what may be read; None adds an axis of 1
         x = self.embedding(source) + self.position[: source.size(1)]  # (B, S, C)
         for block in self.encoder:
             x = block(x, real)  # with this mask, which is not causal, a block is an encoder's
@@ -78,7 +83,7 @@ class TwoStreams(nn.Module):
         x = self.norm_source(x)[:, None]  # (B, 1, S, C): one head
         q = self.q(self.norm_target(y))[:, None]  # (B, 1, T, C)
         read, weights = readable_attention(q, self.k(x), self.v(x), real)
-        return self.head(y + self.output(read[:, 0])), weights[:, 0]
+        return self.logits(y + self.output(read[:, 0])), weights[:, 0]
 
 
 def trained(steps: int, *data: Tensor) -> tuple[TwoStreams, list[float]]:
@@ -148,18 +153,20 @@ show("words in it", change, [0.04, 0.06, 0.08, 0.08, 0.05, 0.05, 0.06, 2.41], di
 
 # The decoder's mask is as causal as before, but the encoder reads ahead and tells.
 leaky, leaky_losses = trained(250, inputs[seen], inputs[seen], targets[seen])
-# One of 9900 numbers, all equally likely: to guess its words together costs ln 9900 on average.
+# The surprises at a number's words add up to -ln of the product of their probabilities, which is
+# the probability of the number. To 9900 equally likely numbers the best guess gives 1/9900 each, so
+# the words of one cost together ln 9900 on average, or more.
 floor = len(NUMBERS) * math.log(len(NUMBERS)) / int((targets != IGNORED).sum())
 show("without the source, no honest loss is below", floor, 1.3020)
 hold("the loss ends below 0.05, too good to be true", true=leaky_losses[-1] < 0.05)
 
 # But when it writes, the encoder cannot have read what is not written yet.
-nats = 0.0
+surprise = 0.0
 with torch.no_grad():
     for t in range(8):
         logits, _ = leaky(inputs[held_out, : t + 1], inputs[held_out, : t + 1])
-        nats += summed_loss(logits[:, -1:], targets[held_out, t : t + 1]).item()
-writing, blind = nats / int((targets[held_out] != IGNORED).sum()), math.log(len(TOKENS))
+        surprise += summed_loss(logits[:, -1:], targets[held_out, t : t + 1]).item()
+writing, blind = surprise / int((targets[held_out] != IGNORED).sum()), math.log(len(TOKENS))
 show("the loss of guessing among all 43 tokens", blind, 3.7612)
 hold("the loss while it writes is worse than that", true=writing > blind)
 
@@ -174,9 +181,7 @@ figure.colorbar(image, label="weight")
 right.semilogy(losses, label="digits in the encoder, words in the decoder")
 right.semilogy(leaky_losses, label="words on both sides, trained")
 right.axhline(writing, color="tab:orange", linestyle=":", label="words on both sides, writing")
-right.axhline(
-    floor, color="black", linestyle="--", label="no honest loss without the source is below"
-)
+right.axhline(floor, color="black", linestyle="--", label="least honest loss without the source")
 right.set(xlabel="training step", ylabel="loss", ylim=(5e-6, 1e4))
 right.set_title("Solved, and too good to be true")
 right.legend(loc="upper right")

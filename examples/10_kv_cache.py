@@ -78,7 +78,7 @@ for t in range(T):
     ours = step_by_hand(int(tokens[0, t]), t, keys, values)
     same += [ours.allclose(full), theirs.allclose(full)]
 show("steps", T, 39, digits=0)
-hold("at each, by hand, by the program's cache and without one: same logits", true=all(same))
+hold("at each, the same logits by hand, by the program's cache and without one", true=all(same))
 rows = cache.keys[1, 0, :, 5].flatten()  # layer 1, position 5, both heads
 hold("the program's cache holds the rows that were kept by hand", true=rows.allclose(keys[1][5]))
 
@@ -89,6 +89,8 @@ title("What it saves")
 def work(tokens: Tensor, cache: KVCache | None) -> float:
     """Multiply-adds for the logits that follow, as PyTorch counts them (it counts each as two)."""
     with FlopCounterMode(display=False) as counter:
+        # A list for the weights of attention chooses the program's readable way, whose products
+        # PyTorch counts; it does not see into the fast kernel.
         model(tokens, cache=cache, attention=[], last_only=True)
     return counter.get_total_flops() / 2
 
@@ -130,7 +132,7 @@ shapes = (
     (GPT2, 1, 1024, torch.float16),
 )
 fits = all(formula(*shape) == held(*shape) for shape in shapes)
-hold("2 n_layer n_head D T B times the bytes of a number is what it holds", true=fits)
+hold("a cache holds 2 n_layer n_head D T B numbers", true=fits)
 show("GPT-2, 1024 positions, float32", held(GPT2, 1, 1024, torch.float32), 75_497_472, digits=0)
 show("in float16", held(GPT2, 1, 1024, torch.float16), 37_748_736, digits=0)
 
@@ -153,11 +155,11 @@ def recited(text: str, *, advance: bool = True, position: bool = True) -> str:
 
 
 for text in TEXTS:
-    hold(f"recited: {text}", true=recited(text) == text)
+    hold(f"it writes '{text}'", true=recited(text) == text)
     wrong = recited(text, advance=False)
-    hold(f"wrong where the cache is not advanced: {wrong}", true=wrong != text)
+    hold(f"where the cache is not advanced, '{wrong}', which is wrong", true=wrong != text)
     wrong = recited(text, position=False)
-    hold(f"wrong where the position is always the first: {wrong}", true=wrong != text)
+    hold(f"where the position is always the first, '{wrong}', wrong too", true=wrong != text)
 
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from minigpt.doctor.finding import EXACT, Finding, Subject, blocks, difference, judged, skipped
 from minigpt.model.gpt import GPT
-from minigpt.model.kv_cache import KVCache
 
 #: Both ways to attention: the argument that chooses them.
-_PATHS: dict[str, Callable[[], list[Tensor] | None]] = {"fast": lambda: None, "readable": list}
+NewAttention = Callable[[], list[Tensor] | None]
+_PATHS: dict[str, NewAttention] = {"fast": lambda: None, "readable": list}
 
 #: What single precision may differ by between two orders of the same sums.
 _SINGLE = 1e-4
@@ -23,8 +23,12 @@ _SINGLE = 1e-4
 def look_at_repeat(subject: Subject) -> Finding:
     """Two passes over the same tokens, in evaluation mode."""
     tokens = subject.tokens()
-    found = difference(subject.exact(tokens), subject.exact(tokens))
-    return judged("largest difference of two passes", found, 0.0)
+
+    def change(attention: NewAttention) -> float:
+        passes = [subject.exact(tokens, attention=attention()) for _ in range(2)]
+        return difference(*passes)
+
+    return _on_both_paths("largest difference of two passes", change, 0.0)
 
 
 @torch.no_grad()
@@ -61,28 +65,50 @@ def _pattern(reads: Tensor) -> str:
 
 @torch.no_grad()
 def look_at_causality(subject: Subject) -> Finding:
-    """Change the tokens after a position; the logits up to it have to stay, bit for bit."""
+    """Change the tokens after a position; the logits up to it have to stay, bit for bit.
+
+    With padding and with documents too, whose masks are built in another way; and what is changed
+    in one document must change nothing in the next.
+    """
     tokens = subject.tokens()
     T = tokens.size(1)
     if T < 2:
         return skipped("the context is one token: nothing comes later")
+    columns = torch.arange(T).expand(2, T)
+    masks: dict[str, dict[str, Tensor]] = {
+        "": {},
+        "only where positions are padded": {"real": columns > 0},
+        "only where documents are kept apart": {"documents": (columns >= T // 2).long()},
+    }
+    other = subject.other_tokens(tokens)
+    found: set[str] = set()
 
-    def change(attention: Callable[[], list[Tensor] | None]) -> float:
-        before = subject.exact(tokens, attention=attention())
+    def change(attention: NewAttention) -> float:
         worst = 0.0
-        for t in {0, T // 2, T - 2}:
-            changed = tokens.clone()
-            changed[:, t + 1 :] = subject.other_tokens(tokens)[:, t + 1 :]
-            after = subject.exact(changed, attention=attention())
-            worst = max(worst, difference(before[:, : t + 1], after[:, : t + 1]))
+        for where, mask in masks.items():
+            before = subject.exact(tokens, **mask, attention=attention())
+            changes = [(columns > t, columns <= t) for t in {0, T // 2, T - 2}]
+            if "documents" in mask:
+                changes.append((columns < T // 2, columns >= T // 2))
+            for changed, stays in changes:
+                after = subject.exact(
+                    torch.where(changed, other, tokens), **mask, attention=attention()
+                )
+                off = difference(before[stays], after[stays])
+                worst = max(worst, off)
+                if off:
+                    found.add(where)
         return worst
 
-    return _on_both_paths("largest change of an earlier logit", change, 0.0)
+    return _on_both_paths(
+        "largest change of an earlier logit", change, 0.0,
+        lambda: next(where for where in masks if where in found),
+    )  # fmt: skip
 
 
 def _on_both_paths(
     what: str,
-    measure: Callable[[Callable[[], list[Tensor] | None]], float],
+    measure: Callable[[NewAttention], float],
     bound: float,
     cause: Callable[[], str] = str,
 ) -> Finding:
@@ -96,19 +122,27 @@ def _on_both_paths(
 
 @torch.no_grad()
 def look_at_padding(subject: Subject) -> Finding:
-    """Pad a row on either side; its logits have to be those of the row alone."""
-    row = subject.tokens(rows=1)
-    T = row.size(1) * 3 // 4
-    padding = row.size(1) - T
+    """Pad a row on either side, beside another; its logits have to be those of the row alone."""
+    tokens = subject.tokens()
+    T = tokens.size(1) * 3 // 4
+    padding = tokens.size(1) - T
     if not padding or not T:
-        return skipped(f"a context of {row.size(1)} leaves no room for padding")
-    row = row[:, :T]
-    filler = row[:, :1].expand(1, padding)
+        return skipped(f"a context of {tokens.size(1)} leaves no room for padding")
+    rows = tokens[:, :T]
+    filler = rows[:, :1].expand(2, padding)
+    alone = subject.exact(rows[:1])
+    if difference(alone, subject.exact(rows[:1], attention=[])) > EXACT:
+        return skipped("readable and fast attention differ without padding too")
+    beside = difference(alone, subject.exact(rows)[:1])
+    if beside > EXACT:
+        return judged(
+            "largest change of a logit by another row in the batch", beside, EXACT,
+            lambda: "the rows of a batch are mixed, without any padding",
+        )  # fmt: skip
 
-    def change(attention: Callable[[], list[Tensor] | None]) -> float:
-        alone = subject.exact(row, attention=attention())
+    def change(attention: NewAttention) -> float:
         return max(
-            difference(alone, _padded(subject.exact, row, filling, attention(), left=left))
+            difference(alone, _padded(subject.exact, rows, filling, attention(), left=left)[:1])
             for filling in (filler, subject.other_tokens(filler))
             for left in (True, False)
         )
@@ -117,33 +151,33 @@ def look_at_padding(subject: Subject) -> Finding:
         f"largest change of a real logit by {padding} padded positions",
         change,
         EXACT,
-        lambda: _who_reads_padding(subject.exact, row, filler),
+        lambda: _who_reads_padding(subject.exact, rows, filler),
     )
 
 
 def _padded(
-    model: GPT, row: Tensor, filling: Tensor, attention: list[Tensor] | None, *, left: bool
+    model: GPT, rows: Tensor, filling: Tensor, attention: list[Tensor] | None, *, left: bool
 ) -> Tensor:
-    """The real logits of a row with padding on its left (as in generation) or its right."""
-    T, padding = row.size(1), filling.size(1)
+    """The real logits of rows with padding on their left (as in generation) or their right."""
+    T, padding = rows.size(1), filling.size(1)
     columns = torch.arange(T + padding)
     real = columns >= padding if left else columns < T
     logits = model(
-        torch.cat([filling, row] if left else [row, filling], dim=1),
+        torch.cat([filling, rows] if left else [rows, filling], dim=1),
         positions=(columns - padding).clamp(min=0) if left else columns,
-        real=real[None],
+        real=real.expand(len(rows), -1),
         attention=attention,
     )
     return logits[:, real]
 
 
-def _who_reads_padding(model: GPT, row: Tensor, filling: Tensor) -> str:
+def _who_reads_padding(model: GPT, rows: Tensor, filling: Tensor) -> str:
     padding = filling.size(1)
     weights: list[Tensor] = []
-    _padded(model, row, filling, weights, left=True)
+    _padded(model, rows, filling, weights, left=True)
     reads = (weights[0][0] > 0).any(0)
     if not reads[padding:, :padding].any():
-        return "no real position reads padding in the first layer: look at the positions"
+        return ""
     others = reads[:padding] & ~torch.eye(len(reads), dtype=torch.bool)[:padding]
     if others.any():
         return "the padding keys are readable: nothing hides them"
@@ -173,7 +207,11 @@ def look_at_order(subject: Subject) -> Finding:
         f"differs by {with_neither:.2g} without positions and mask, by {with_positions:.2g}"
         f" with positions, by {with_mask:.2g} with the mask"
     )
-    if with_neither > EXACT:
+    if not subject.exact(tokens).isfinite().all():
+        cause = "the logits are not finite"
+    elif max(with_neither, with_positions, with_mask) <= EXACT:
+        cause = "the logits do not depend on the tokens"
+    elif with_neither > EXACT:
         cause = (
             "something besides positions and mask depends on the order: look at the heads' split"
         )
@@ -206,40 +244,3 @@ def look_at_paths(subject: Subject) -> Finding:
     here = tokens.to(subject.model.embedding.weight.device)
     single = difference(subject.model(here).float(), subject.model(here, attention=[]).float())
     return judged(f"{exact:.2g} in float64; as the model is", single, _SINGLE)
-
-
-@torch.no_grad()
-def look_at_cache(subject: Subject) -> Finding:
-    """Read a row in pieces through the cache; the logits have to be those of one pass."""
-    row = subject.tokens()[:, : max(1, subject.model.config.block_size - 1)]
-    T = row.size(1)
-    if T < 2:
-        return skipped("the context is too short to read a row in pieces")
-    whole = subject.exact(row)
-    found = difference(whole, _in_pieces(subject.exact, row))
-    return judged(
-        "largest difference to the full forward", found, EXACT,
-        lambda: _lost_by_the_cache(subject.exact, row, whole),
-    )  # fmt: skip
-
-
-def _in_pieces(model: GPT, row: Tensor, *, say_positions: bool = False) -> Tensor:
-    """Logits of a row that is read through the cache: half of it, then a token at a time."""
-    T = row.size(1)
-    cache = KVCache.for_model(model, row.size(0), T)
-    ends = [T // 2, *range(T // 2 + 1, T + 1)]
-    read: list[Tensor] = []
-    for start, end in zip([0, *ends], ends, strict=False):
-        positions = torch.arange(start, end) if say_positions else None
-        read.append(model(row[:, start:end], positions=positions, cache=cache))
-    return torch.cat(read, dim=1)
-
-
-def _lost_by_the_cache(model: GPT, row: Tensor, whole: Tensor) -> str:
-    cache = KVCache.for_model(model, row.size(0), row.size(1))
-    model(row[:, :1], cache=cache)
-    if cache.length != 1:
-        return f"the cache is not advanced: after one token its length is {cache.length}"
-    if difference(whole, _in_pieces(model, row, say_positions=True)) <= EXACT:
-        return "the positions of what follows the cached ones are off"
-    return ""

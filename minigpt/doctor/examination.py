@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 from minigpt.doctor.attention_checks import (
-    look_at_cache,
     look_at_causality,
     look_at_order,
     look_at_padding,
@@ -19,6 +18,8 @@ from minigpt.doctor.attention_checks import (
     look_at_repeat,
     look_at_rows,
 )
+from minigpt.doctor.cache_check import look_at_cache
+from minigpt.doctor.composition import look_at_composition
 from minigpt.doctor.finding import Check, Finding, Subject
 from minigpt.doctor.formula import look_at_formula
 from minigpt.doctor.length_curve import observe_lengths
@@ -50,8 +51,9 @@ QUICK = (
         "formula",
         "attention equals plain loops written from the formula (float64)",
         "Attention is not softmax(q kᵀ / √D) v in each head, merged and projected. Look at the"
-        " scale (once, by √D), the transpose of the keys, the softmax's axis (the last), the heads'"
-        " split and merge, and the output projection (minigpt/model/attention.py).",
+        " scale (once, by √D), the order q, k, v, the transpose of the keys, the mask (-inf before"
+        " the softmax), the softmax's axis (the last), the heads' split and merge, and the output"
+        " projection (minigpt/model/attention.py).",
         look_at_formula,
     ),
     Check(
@@ -106,6 +108,14 @@ QUICK = (
         " are written and how far the cache is advanced (minigpt/model/kv_cache.py), and at the"
         " positions of new tokens (minigpt/model/gpt.py, hidden).",
         look_at_cache,
+    ),
+    Check(
+        "composition",
+        "the model is its formula: embeddings, blocks with sums and norms, the head (float64)",
+        "A part is left out, used twice or in another place than the settings say. Look at the"
+        " residual sums, norms and activation (minigpt/model/block.py), and at what happens before"
+        " the first block and after the last (minigpt/model/gpt.py).",
+        look_at_composition,
     ),
     Check(
         "first_loss",

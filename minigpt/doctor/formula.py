@@ -7,6 +7,7 @@ that differs from the right recipe is compared with the wrong ones, which tells 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -19,11 +20,13 @@ from minigpt.model.attention import CausalSelfAttention
 class Recipe:
     """How attention is computed: its steps, and the scale of the scores from C and D.
 
-    `order` is that of queries, keys and values in the wide projection.
+    `order` is that of queries, keys and values in the wide projection; `hidden` what the scores of
+    keys that may not be read are set to before the softmax, None if they are zeroed after it.
     """
 
     scale: Callable[[int, int], float] = lambda _, D: 1 / math.sqrt(D)
     order: str = "qkv"
+    hidden: float | None = -math.inf
     key_transposed: bool = True
     softmax_over_keys: bool = True
     split_transposed: bool = True
@@ -51,6 +54,8 @@ MISTAKES = {
     "the heads are merged without a transpose: transpose back to (B, T, H, D), then reshape":
         Recipe(merge_transposed=False),
     "the output projection is missing": Recipe(projected=False),
+    "the mask is put on after the softmax: put -inf in before it": Recipe(hidden=None),
+    "the mask sets scores to 0, which is a score like others: set them to -inf": Recipe(hidden=0.0),
     **{
         f"the projection is taken apart as {', '.join(order)}, not as q, k, v": Recipe(order=order)
         for order in ("qvk", "kqv", "kvq", "vqk", "vkq")
@@ -67,7 +72,7 @@ def attention_by_loops(
     """
     T, C = x.shape
     H, D = module.n_head, C // module.n_head
-    projected = _linear(x, module.qkv)
+    projected = linear(x, module.qkv)
     wide = (projected[:, :C], projected[:, C : 2 * C], projected[:, 2 * C :])
     parts = {
         name: part.reshape(T, H, D).transpose(0, 1)
@@ -78,22 +83,26 @@ def attention_by_loops(
     q, k, v = parts["q"], parts["k"], parts["v"]
     merged = torch.zeros(H, T, D, dtype=x.dtype)
     for h in range(H):
-        scores = torch.full((T, T), -math.inf, dtype=x.dtype)
+        scores = torch.zeros(T, T, dtype=x.dtype)
         for t in range(T):
             keys = k[h] if recipe.key_transposed else k[h].T
-            dots = keys @ q[h, t] * recipe.scale(C, D)
-            scores[t, reads[h, t]] = dots[reads[h, t]]
+            scores[t] = keys @ q[h, t] * recipe.scale(C, D)
+        if recipe.hidden is not None:
+            scores[~reads[h]] = recipe.hidden
         axis = -1 if recipe.softmax_over_keys else 0
         powers = (scores - scores.amax(axis, keepdim=True)).exp()
         weights = powers / powers.sum(axis, keepdim=True)
+        if recipe.hidden is None:
+            weights[~reads[h]] = 0.0
         for t in range(T):
             merged[h, t] = weights[t] @ v[h]
     y = merged.transpose(0, 1) if recipe.merge_transposed else merged
     y = y.reshape(T, C)
-    return _linear(y, module.output) if recipe.projected else y
+    return linear(y, module.output) if recipe.projected else y
 
 
-def _linear(x: Tensor, layer: torch.nn.Linear) -> Tensor:
+def linear(x: Tensor, layer: torch.nn.Linear) -> Tensor:
+    """Multiply by the layer's matrix, and add its bias if it has one."""
     y = x @ layer.weight.T
     return y if layer.bias is None else y + layer.bias  # pyright: ignore[reportUnnecessaryComparison]
 
@@ -107,13 +116,18 @@ def look_at_formula(subject: Subject) -> Finding:
     """
     shape = subject.exact.config
     T = min(max(2, shape.n_embd // shape.n_head), shape.block_size)
-    x = torch.randn(1, T, shape.n_embd, generator=torch.Generator().manual_seed(0)).double()
+    lengths = {T, min(T + 3, shape.block_size)}  # a second one: the scale must not depend on it
     worst = 0.0
-    for number, block in enumerate(blocks(subject.exact)):
+    for length, (number, block) in product(sorted(lengths), enumerate(blocks(subject.exact))):
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(1, length, shape.n_embd, generator=generator).double()
         weights: list[Tensor] = []
         y = block.attention(x, None, None, weights)
         if difference(y, block.attention(x, None, None, [])):
             return skipped("two passes differ, so neither can be judged")
+        if len(weights[0][0]) != shape.n_head:
+            heads = f"weights of {len(weights[0][0])} heads in layer {number}"
+            return Finding(status="failed", figure=f"{heads}, n_head is {shape.n_head}")
         seen = Seen(block.attention, x[0], weights[0][0], y[0])
         off = seen.distance(RIGHT)
         if not off <= EXACT:
@@ -134,6 +148,8 @@ class Seen:
     def distance(self, recipe: Recipe) -> float:
         """How far the output is from a recipe's; queries that read nothing are for other checks."""
         reads = self.weights > 0
+        if recipe.hidden == 0:  # then every weight is above 0
+            reads = reads.tril()
         some = reads.any(-1).all(0)
         return difference(
             self.y[some], attention_by_loops(self.module, self.x, reads, recipe)[some]
@@ -157,7 +173,7 @@ class Seen:
         query: the last query's give the scale.
         """
         C, D = self.x.size(1), self.x.size(1) // self.module.n_head
-        projected = _linear(self.x, self.module.qkv)
+        projected = linear(self.x, self.module.qkv)
         dots = projected[:, C : C + D] @ projected[-1, :D]
         apart, logs = dots - dots[0], self.weights[0, -1].log() - self.weights[0, -1, 0].log()
         scale = (apart @ logs / (apart @ apart)).item()

@@ -10,13 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.data.batches import Batch
-from minigpt.doctor.finding import Finding, Subject, blocks
-from minigpt.doctor.training_checks import mean_loss, some_rows
+from minigpt.doctor.finding import Finding, Subject, blocks, skipped
+from minigpt.doctor.training_checks import device_of, logits_of, some_rows, surprise
 from minigpt.model.attention import attention_mask
 
 #: A head's mean entropy as a share of the most it could be: above, it reads everything alike;
 #: below, it reads one position only.
 UNIFORM, COLLAPSED = 0.98, 0.02
+
+#: Positions on which a unit that is silent may be called dead.
+ENOUGH = 64
 
 #: A unit is dead if it never reaches this share of its layer's root mean square.
 DEAD = 0.01
@@ -39,19 +42,13 @@ def _observed(warnings: list[str], figure: str, **details: object) -> Finding:
 
 def _part(subject: Subject) -> Batch:
     """The part of the batch that is looked at, on the model's device."""
-    return some_rows(subject.batch).to(subject.model.embedding.weight.device)
+    return some_rows(subject.batch).to(device_of(subject.model))
 
 
 def _logits(subject: Subject, attention: list[Tensor] | None = None) -> Tensor:
     """Logits (n, V) of the real positions, in single precision."""
     batch = _part(subject)
-    logits = subject.model(
-        batch.inputs,
-        positions=batch.positions,
-        real=batch.real,
-        documents=batch.documents,
-        attention=attention,
-    )
+    logits = logits_of(subject.model, batch, attention)
     return (logits if batch.real is None else logits[batch.real]).float()
 
 
@@ -60,7 +57,7 @@ def observe_entropy(subject: Subject) -> Finding:
     """The entropy of each head's rows, as a share of ln n for a row that reads n positions."""
     most = _most_entropy(_part(subject))
     if not (most > 0).any():
-        return Finding(status="skipped", figure="no position reads more than one")
+        return skipped("no position reads more than one")
     weights: list[Tensor] = []
     _logits(subject, weights)
     shares: list[list[float]] = []
@@ -136,12 +133,14 @@ def observe_norms(subject: Subject) -> Finding:
 @torch.no_grad()
 def observe_dead_units(subject: Subject) -> Finding:
     """Units of each MLP that stay silent on every position of the batch."""
+    if subject.batch.n_targets < ENOUGH:
+        return skipped(f"{subject.batch.n_targets} positions are too few to call a unit silent")
     dead: list[int] = []
 
     def measure(_layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         activation = inputs[0].float()
         loudest = activation.abs().amax(tuple(range(activation.dim() - 1)))
-        dead.append(int((loudest < DEAD * activation.square().mean().sqrt()).sum()))
+        dead.append(int((loudest <= DEAD * activation.square().mean().sqrt()).sum()))
 
     with ExitStack() as hooks:
         for block in blocks(subject.model):
@@ -160,7 +159,8 @@ def observe_gradients(subject: Subject) -> Finding:
     """The norm of the gradient of each block's parameters."""
     model = copy.deepcopy(subject.model)
     with torch.enable_grad():
-        mean_loss(model, _part(subject)).backward()
+        batch = _part(subject)
+        surprise(logits_of(model, batch), batch.targets).backward()
     norms = [
         math.hypot(*(_size(parameter.grad) for parameter in block.parameters()))
         for block in blocks(model)

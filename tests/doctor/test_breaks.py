@@ -16,6 +16,7 @@ from minigpt.data import batches
 from minigpt.doctor.examination import examine
 from minigpt.doctor.finding import Subject
 from minigpt.model import attention, block, gpt, kv_cache
+from minigpt.training import loss
 
 ATTENTION, BLOCK = attention.CausalSelfAttention, block.Block
 GPT, CACHE = gpt.GPT, kv_cache.KVCache
@@ -131,7 +132,78 @@ BREAKS: dict[str, tuple[tuple[Edit, ...], str, str]] = {
     ),
     "fast path: not scaled": (
         (Edit(attention, "fast_attention", "is_causal=True", "is_causal=True, scale=1.0"),),
-        "padding", "only the fast attention",
+        "paths", "",
+    ),
+    "mask off by one where positions are padded": (
+        (Edit(attention, "attention_mask", "keys <= queries", "keys <= queries + 1"),),
+        "causality", "only where positions are padded",
+    ),
+    "mask put on after the softmax": (
+        (Edit(attention, "readable_attention",
+              "scores = scores.masked_fill(~mask, -math.inf)\n    weights = scores.softmax(-1)",
+              "pass\n    weights = scores.softmax(-1) * mask"),),
+        "formula", "after the softmax",
+    ),
+    "hidden scores of 0": (readable("-math.inf", "0.0"), "formula", "scores to 0"),
+    "rows of a batch mixed": (
+        (Edit(ATTENTION, "forward", "self.output(y", "self.output(y.flip(0)"),),
+        "padding", "the rows of a batch are mixed",
+    ),
+    "dropout left on in the readable attention": (
+        (Edit(attention, "readable_attention", "F.dropout(weights, dropout)",
+              "F.dropout(weights, 0.1)"),),
+        "repeat", "only the readable attention",
+    ),
+    "documents not kept apart": (
+        (Edit(attention, "attention_mask", "if documents is not None", "if False"),),
+        "causality", "only where documents are kept apart",
+    ),
+    "residual sum missing": (
+        (Edit(BLOCK, "forward", "return x + self.dropout(self.mlp(self.norm_2(x)))",
+              "return self.dropout(self.mlp(self.norm_2(x)))"),),
+        "composition", "the residual sum around the MLP is missing",
+    ),
+    "no activation": (
+        (Edit(block.MLP, "forward", 'F.gelu(x, approximate="tanh")', "x"),),
+        "composition", "no activation",
+    ),
+    "embeddings scaled": (
+        (Edit(GPT, "hidden", "self.embedding(tokens)", "4 * self.embedding(tokens)"),),
+        "composition", "not the sum of token embedding and position",
+    ),
+    "final norm not used": (
+        (Edit(GPT, "hidden", "self.norm(x)", "x"),), "composition", "after the norm",
+    ),
+    "head a copy of the embedding": (
+        (
+            Edit(GPT, "_initialise", "std=residual if adds else 0.02)",
+                 "std=residual if adds else 0.02)\n"
+                 "            self.copy = self.embedding.weight.detach().clone()"),
+            Edit(GPT, "logits", "self.embedding.weight", "self.copy.to(hidden.dtype)"),
+        ),
+        "parameters", "the head is not the embedding",
+    ),
+    "logits scaled": (
+        (Edit(GPT, "logits", "F.linear(hidden, self.embedding.weight)",
+              "F.linear(hidden, self.embedding.weight) / 4"),),
+        "parameters", "the head's times 0.25",
+    ),
+    "a part without gradient": (
+        (Edit(BLOCK, "forward", "self.mlp(self.norm_2(x))", "self.mlp(self.norm_2(x)).detach()"),),
+        "parameters", "no gradient reaches blocks.0.norm_2.weight",
+    ),
+    "loss shifted once more": (
+        (Edit(loss, "summed_loss", "logits = logits.flatten(0, 1)",
+              "targets = targets.roll(-1, 1)\n    logits = logits.flatten(0, 1)"),),
+        "overfit", "the program's loss is",
+    ),
+    "targets miscounted": (
+        (Edit(batches, "make_batch", "n_targets = int(lengths.sum())", "n_targets = inputs.size"),),
+        "targets", "the batch counts",
+    ),
+    "cached pieces masked from the top left": (
+        (Edit(attention, "attention_mask", "keys[S - T :, None]", "keys[:T, None]"),),
+        "cache", "",
     ),
     "queries and keys swapped": (
         (Edit(ATTENTION, "forward", "q, k, v = (", "k, q, v = ("),),
@@ -143,7 +215,7 @@ BREAKS: dict[str, tuple[tuple[Edit, ...], str, str]] = {
     ),
     "a norm that is not used": (
         (Edit(BLOCK, "forward", "self.mlp(self.norm_2(x))", "self.mlp(x)"),),
-        "parameters", "no gradient reaches blocks.0.norm_2.weight",
+        "composition", "the norm of the MLP (norm_2) is not used",
     ),
     "shapes that do not fit": (
         (Edit(BLOCK, "forward", "self.mlp(self.norm_2(x))", "self.mlp(x[:1, :, 1:])"),),

@@ -82,6 +82,6 @@ def test_a_target_in_the_padding_is_seen(make_subject: MakeSubject) -> None:
     subject.batch.targets[~subject.batch.real] = 1
     (check, finding), *_ = examine(subject, QUICK)
     assert (check.name, finding.status) == ("targets", "failed")
-    assert "padded positions have targets" in finding.figure
+    assert "padded positions have targets" in finding.cause
     subject.batch.targets[~subject.batch.real] = IGNORED
     assert next(examine(subject, QUICK))[1].status == "ok"
