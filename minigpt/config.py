@@ -275,11 +275,11 @@ class DoctorConfig:
 def check(config: Any) -> None:
     """Hold every value against its type and range, and those together that depend on each other.
 
-    The latter waits for a resumed run, whose settings are those in its checkpoint. Raises
+    The latter waits where a checkpoint is given, since the settings in it come first. Raises
     `InputError` that names the key, the value and what would be right.
     """
     check_ranges(config)
-    if getattr(config, "resume", ""):
+    if getattr(config, "resume", "") or getattr(config, "checkpoint", ""):
         return
     model = config if isinstance(config, ModelConfig) else getattr(config, "model", None)
     if isinstance(model, ModelConfig) and model.n_embd % model.n_head:

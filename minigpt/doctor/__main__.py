@@ -21,21 +21,31 @@ if TYPE_CHECKING:
 #: A setting of these asks for a new model, not for a trained one.
 OF_A_NEW_MODEL = ("model.", "tokenizer.")
 
+#: How a report begins.
+HTML = b"<!doctype html>"
+
 
 def main(config: DoctorConfig, named: frozenset[str] = frozenset()) -> int:
     """Examine a model, say what was found, write the report; 1 if a check failed."""
     new = sorted(key for key in named if key.startswith(OF_A_NEW_MODEL))
     if config.checkpoint and new:
-        raise InputError(f"{new[0]}: checkpoint={config.checkpoint} brings its own; leave it out")
+        group = new[0].partition(".")[0]
+        raise InputError(f"checkpoint={config.checkpoint}: brings its own {group}; leave yours out")
     checkpoint = None if new else find_checkpoint(config.checkpoint)
     report = config.report or str(report_path(checkpoint))
     check_output(report, key="report")
+    check_is_report(Path(report))
     prepare_standard_output()
 
     from minigpt.doctor.report import as_data, first_failure, page, verdict
 
     subject = find_subject(config, named, checkpoint)
-    facts = {"model": str(checkpoint or "new"), "shape": subject.model.shape(), "report": report}
+    facts = {
+        "model": str(checkpoint or "new"),
+        "shape": subject.model.shape(),
+        "data": subject.data,
+        "report": report,
+    }
     findings = examine_aloud(subject, facts, shown=config.format == "text")
     write_output(report, page("Examination of a model", facts, findings))
     if config.format == "json":
@@ -50,6 +60,15 @@ def report_path(checkpoint: Path | None) -> Path:
     if checkpoint is None:
         return Path("doctor.html")
     return (run_folder_of(checkpoint) or checkpoint.parent) / "doctor.html"
+
+
+def check_is_report(path: Path) -> None:
+    """Raise `InputError` if the report would take the place of something else."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        if file.read(len(HTML)) not in (HTML, b""):
+            raise InputError(f"report={path}: is there already and is no report; name another file")
 
 
 def find_subject(config: DoctorConfig, named: frozenset[str], checkpoint: Path | None) -> "Subject":

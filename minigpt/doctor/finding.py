@@ -26,8 +26,9 @@ EXACT = 1e-10
 class Subject:
     """A model to look at, in evaluation mode: as it is, and a float64 copy of it on the CPU.
 
-    `batch` is the first micro-batch that it would be trained on; `fresh` says that it has not been
-    trained; `store`, where it is known, is the stream that the batch was cut from.
+    `batch` is the first micro-batch that it would be trained on, and `data` says of what; `fresh`
+    says that it has not been trained; `store`, where it is known, is the stream that the batch was
+    cut from.
     """
 
     model: GPT
@@ -35,14 +36,21 @@ class Subject:
     batch: Batch
     fresh: bool
     store: TokenStore | None = None
+    data: str = ""
 
     @classmethod
     def of(
-        cls, model: GPT, batch: Batch, *, fresh: bool, store: TokenStore | None = None
+        cls,
+        model: GPT,
+        batch: Batch,
+        *,
+        fresh: bool,
+        store: TokenStore | None = None,
+        data: str = "",
     ) -> "Subject":
         """Copy the model, so that nothing a check does to it is left behind."""
         as_it_is = copy.deepcopy(model).eval()
-        return cls(as_it_is, copy.deepcopy(as_it_is).cpu().double(), batch, fresh, store)
+        return cls(as_it_is, copy.deepcopy(as_it_is).cpu().double(), batch, fresh, store, data)
 
     def tokens(self, rows: int = 2, most: int = POSITIONS) -> Tensor:
         """Token ids drawn at random, (rows, T): as many as fit the context, at most `most`."""

@@ -3,8 +3,9 @@
 import base64
 import html
 import io
+import math
 import textwrap
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from minigpt.doctor.finding import Check, Finding
 
@@ -59,21 +60,33 @@ def first_failure(findings: Findings) -> tuple[Check, Finding] | None:
 
 
 def as_data(findings: Findings) -> list[dict[str, Any]]:
-    """The findings as plain data, in order; what is not a number is text, as in `figure`."""
+    """The findings as plain data, in order; what is not finite is None, as JSON has no other."""
     return [
         {
             "check": check.name,
             "claim": check.claim,
             "status": finding.status,
             "figure": finding.figure,
-            "value": finding.value,
+            "value": _finite(finding.value),
             "bound": finding.bound,
             "cause": finding.cause,
             "meaning": check.meaning,
-            "details": finding.details,
+            "details": _finite(finding.details),
         }
         for check, finding in findings
     ]
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _finite(each) for key, each in cast("dict[str, Any]", value).items()}
+        case list():
+            return [_finite(each) for each in cast("list[Any]", value)]
+        case float() if not math.isfinite(value):
+            return None
+        case _:
+            return value
 
 
 def page(title: str, facts: dict[str, str], findings: Findings) -> str:

@@ -7,7 +7,7 @@ import torch
 
 from minigpt import defaults
 from minigpt.checkpoint import LoadedModel
-from minigpt.config import DataConfig, DoctorConfig, TrainConfig, from_plain
+from minigpt.config import DoctorConfig, TrainConfig, check, from_plain
 from minigpt.data.batches import TrainingBatches
 from minigpt.data.token_store import TokenStore, prepare
 from minigpt.doctor.finding import Subject
@@ -31,14 +31,19 @@ def trained_subject(
     chosen = sorted(key for key in named if key.startswith("data."))
     for key in chosen:
         set_value(saved, key, value_of(config, key))
+    check(saved)
     try:
-        store = prepare(saved.data, loaded.tokenizer, say=say).train
+        prepared = prepare(saved.data, loaded.tokenizer, say=say)
     except InputError as error:
         if chosen:
             raise
-        say(f"{error}; tokens drawn at random stand in for the run's data")
+        what = f"tokens drawn at random stand in for the run's: {error}"
         store = random_store(loaded.model.vocab_size, loaded.tokenizer.end_id)
-    return _subject(loaded.model, store, saved.data, config.seed, fresh=False)
+        return _subject(loaded.model, store, what, saved, fresh=False)
+    what = prepared.corpus.summary()
+    if prepared.folder.name != loaded.record["data"]:
+        what += "; not what the model was trained on"
+    return _subject(loaded.model, prepared.train, what, saved, fresh=False)
 
 
 def new_subject(config: DoctorConfig, device: torch.device, say: Callable[[str], None]) -> Subject:
@@ -52,19 +57,21 @@ def new_subject(config: DoctorConfig, device: torch.device, say: Callable[[str],
     prepared = prepare(settings.data, settings.tokenizer, say=say)
     torch.manual_seed(settings.seed)
     model = GPT(settings.model, prepared.tokenizer.vocab_size).to(device)
-    return _subject(model, prepared.train, settings.data, settings.seed, fresh=True)
+    return _subject(model, prepared.train, prepared.corpus.summary(), settings, fresh=True)
 
 
-def _subject(model: GPT, store: TokenStore, data: DataConfig, seed: int, *, fresh: bool) -> Subject:
+def _subject(
+    model: GPT, store: TokenStore, data: str, config: TrainConfig, *, fresh: bool
+) -> Subject:
     batches = TrainingBatches(
         store,
         block_size=model.config.block_size,
-        layout=data.layout,
+        layout=config.data.layout,
         batch_size=ROWS,
-        seed=seed,
-        document_mask=data.document_mask,
+        seed=config.seed,
+        document_mask=config.data.document_mask,
     )
-    return Subject.of(model, batches[0], fresh=fresh, store=store)
+    return Subject.of(model, batches[0], fresh=fresh, store=store, data=data)
 
 
 def random_store(vocab_size: int, end_id: int) -> TokenStore:

@@ -43,6 +43,16 @@ def test_no_quick_check_fails(
     assert first_failure(list(examine(subject, QUICK))) is None
 
 
+@pytest.mark.parametrize("norm_order", ["pre", "post"])
+@pytest.mark.parametrize("width", [64, 512])
+def test_the_first_loss_of_a_wide_model_is_in_order(
+    make_subject: MakeSubject, norm_order: str, width: int
+) -> None:
+    subject = make_subject(n_embd=width, n_layer=6, norm_order=norm_order)
+    checks = [check for check in QUICK if check.name == "first_loss"]
+    assert first_failure(list(examine(subject, checks))) is None
+
+
 @pytest.mark.parametrize("layout", ["packed", "padded"])
 @pytest.mark.parametrize("document_mask", [False, True])
 def test_no_check_fails(make_subject: MakeSubject, layout: str, document_mask: bool) -> None:

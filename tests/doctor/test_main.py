@@ -64,7 +64,7 @@ def test_without_the_data_random_tokens_stand_in(
     hidden = lines.rename(lines.with_suffix(".gone"))
     try:
         assert doctor(f"checkpoint={trained}", f"report={tmp_path / 'a.html'}") == 0
-        assert "tokens drawn at random stand in" in capsys.readouterr().err
+        assert "tokens drawn at random stand in" in capsys.readouterr().out
         named = (f"checkpoint={trained}", f"report={tmp_path / 'a.html'}", text)
         assert doctor(*named) == 2  # what is asked for has to be there
     finally:
@@ -80,11 +80,44 @@ def test_a_fault_ends_with_one_and_is_named(
     assert "the first to fail names the fault: parameters" in capsys.readouterr().out
 
 
+def test_json_holds_no_number_that_json_has_not(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = gpt.GPT.logits
+    monkeypatch.setattr(gpt.GPT, "logits", lambda self, hidden: right(self, hidden) / 0)
+    assert doctor(f"checkpoint={trained}", "format=json") == 1
+
+    def refuse(word: str) -> None:
+        pytest.fail(f"{word} is no JSON")
+
+    json.loads(capsys.readouterr().out, parse_constant=refuse)
+
+
+def test_a_report_takes_the_place_of_nothing_else(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = trained / "checkpoints" / "best.ckpt"
+    before = checkpoint.read_bytes()
+    assert doctor(f"checkpoint={checkpoint}", f"report={checkpoint}") == 2
+    assert "is there already and is no report" in capsys.readouterr().err
+    assert checkpoint.read_bytes() == before
+
+
+def test_other_data_than_the_model_was_trained_on_is_said(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "other.txt"
+    text.write_text("the sea of stars\n" * 40, encoding="utf-8")
+    named = (f"checkpoint={trained}", f"data.path={text}", f"report={tmp_path / 'a.html'}")
+    assert doctor(*named) == 0
+    assert "not what the model was trained on" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         (("checkpoint=nowhere",), "nowhere: no such run folder"),
-        (("checkpoint=runs/a", "model.n_layer=2"), "model.n_layer: checkpoint=runs/a brings"),
+        (("checkpoint=runs/a", "model.n_layer=2"), "checkpoint=runs/a: brings its own model"),
         (("model.n_layer=0",), "model.n_layer=0: must be"),
         (("model=tiny", "report=no/where.html"), "report=no/where.html: the folder no does not"),
         (("-m", "seed=1,2"), "sweeps are for train.py"),
