@@ -111,7 +111,7 @@ QUICK = (
     ),
     Check(
         "composition",
-        "the model is its formula: embeddings, blocks with sums and norms, the head (float64)",
+        "the model is its formula: embeddings, blocks, norms, head (float64)",
         "A part is left out, used twice or in another place than the settings say. Look at the"
         " residual sums, norms and activation (minigpt/model/block.py), and at what happens before"
         " the first block and after the last (minigpt/model/gpt.py).",
