@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     import lightning as L  # noqa: N812  (Lightning's own name for it)
 
     from minigpt.checkpoint import LoadedModel
-    from minigpt.data.batches import Batch
     from minigpt.data.token_store import PreparedData
     from minigpt.defaults import Device
     from minigpt.model.gpt import GPT
     from minigpt.training.callbacks import Milestones
+    from minigpt.training.datamodule import CorpusBatches
     from minigpt.training.resume import Start
 
 
@@ -84,7 +84,7 @@ def fit(
     module = LanguageModel.for_run(config, data, start, origin)
     batches = CorpusBatches(data, config)
     if config.doctor and not is_child():
-        examine(module.model, batches.training_batches()[0], fresh=origin is None)
+        examine(module.model, batches, fresh=origin is None)
     folder = start.folder or create_run_folder(config.run_dir)
     milestones = Milestones(config, folder, batches, writes_files=not is_child())
     trainer = build_trainer(config, folder, milestones, module.record["run_id"])
@@ -114,12 +114,13 @@ def fit(
     return 0
 
 
-def examine(model: "GPT", batch: "Batch", *, fresh: bool) -> None:
+def examine(model: "GPT", batches: "CorpusBatches", *, fresh: bool) -> None:
     """Look for faults in what takes a moment to look at; `RunError` if there is one."""
     from minigpt.doctor.examination import examine_before_training
     from minigpt.doctor.finding import Subject
 
-    examine_before_training(Subject.of(model, batch, fresh=fresh), say)
+    first = batches.training_batches()[0]
+    examine_before_training(Subject.of(model, first, fresh=fresh, store=batches.data.train), say)
 
 
 def build_trainer(

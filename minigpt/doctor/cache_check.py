@@ -62,6 +62,13 @@ def _cause(model: GPT, rows: Tensor) -> str:
     model(rows[:, :1], cache=cache)
     if cache.length != 1:
         return f"the cache is not advanced as it should be: after one token it holds {cache.length}"
+    weights: list[Tensor] = []
+    model(rows[:, 1:2], cache=cache, attention=weights)
+    if not (weights[0] > 0).all():
+        return (
+            "a new token does not read all that is cached: the mask takes it for the first of the"
+            " positions, not for the last (minigpt/model/attention.py)"
+        )
     T = rows.size(1)
     if difference(*_both_ways(model, rows, 0, _pieces(T), say_positions=True)) <= EXACT:
         return "the positions of what follows the cached ones are off"

@@ -45,6 +45,8 @@ def look_at_targets(subject: Subject) -> Finding:
         _shift(inputs, targets, real): right < n,
         "padded positions have targets": bool((targets[~real] != IGNORED).any()),
         "real positions have none": bool((targets[real] == IGNORED).any()),
+        "documents and positions do not begin anew at each end token":
+            not _documents_follow(subject),
         f"the batch counts {subject.batch.n_targets:,} targets and has {n_targets:,}":
             subject.batch.n_targets != n_targets,
     }  # fmt: skip
@@ -56,6 +58,18 @@ def look_at_targets(subject: Subject) -> Finding:
         bound=0.0,
         cause="; ".join(found),
     )
+
+
+def _documents_follow(subject: Subject) -> bool:
+    """Whether documents and positions, where the batch has them, begin anew at each end token."""
+    batch, store = subject.batch, subject.store
+    if batch.documents is None or batch.positions is None or store is None:
+        return True
+    opens = batch.inputs == store.end_id
+    columns = torch.arange(opens.size(1)).expand_as(opens)
+    opened = torch.where(opens, columns, 0).cummax(1).values
+    same = batch.documents[:, 1:] == batch.documents[:, :-1]
+    return torch.equal(same, ~opens[:, 1:]) and torch.equal(batch.positions, columns - opened)
 
 
 def _shift(inputs: Tensor, targets: Tensor, real: Tensor) -> str:
@@ -193,11 +207,20 @@ def _is_tied(model: GPT, hidden: Tensor) -> bool:
 def _without_gradient(subject: Subject) -> list[str]:
     """The parameters that a loss does not depend on, by name."""
     tokens = subject.tokens()
-    names, parameters = zip(*subject.exact.named_parameters(), strict=True)
-    with torch.enable_grad():
-        loss = summed_loss(subject.exact(tokens), subject.other_tokens(tokens))
-        gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
-    return [name for name, gradient in zip(names, gradients, strict=True) if not gradient.any()]
+    parameters = dict(subject.exact.named_parameters())
+    trained = {name: each for name, each in parameters.items() if each.requires_grad}
+    gradients: dict[str, Tensor] = {}
+    if trained:
+        with torch.enable_grad():
+            loss = summed_loss(subject.exact(tokens), subject.other_tokens(tokens))
+            found = torch.autograd.grad(loss, list(trained.values()), materialize_grads=True)
+        gradients = dict(zip(trained, found, strict=True))
+    if tokens.size(1) > 1:  # queries and keys of a single position do nothing
+        for name in [name for name in trained if name.endswith("qkv.weight")]:
+            thirds = zip("qkv", gradients.pop(name).chunk(3), strict=True)
+            gradients |= {f"{name} ({third})": gradient for third, gradient in thirds}
+    frozen = [name for name in parameters if name not in trained]
+    return frozen + [name for name, gradient in gradients.items() if not gradient.any()]
 
 
 def expected_parameters(subject: Subject) -> int:

@@ -172,7 +172,7 @@ BREAKS: dict[str, tuple[tuple[Edit, ...], str, str]] = {
         "composition", "not the sum of token embedding and position",
     ),
     "final norm not used": (
-        (Edit(GPT, "hidden", "self.norm(x)", "x"),), "composition", "after the norm",
+        (Edit(GPT, "hidden", "self.norm(x)", "x"),), "composition", "after the final norm",
     ),
     "head a copy of the embedding": (
         (
@@ -200,6 +200,19 @@ BREAKS: dict[str, tuple[tuple[Edit, ...], str, str]] = {
     "targets miscounted": (
         (Edit(batches, "make_batch", "n_targets = int(lengths.sum())", "n_targets = inputs.size"),),
         "targets", "the batch counts",
+    ),
+    "new tokens masked as the first": (
+        (Edit(attention, "_checked_mask", "tril(S - T)", "tril()"),),
+        "cache", "does not read all that is cached",
+    ),
+    "positions not restarted": (
+        (Edit(batches, "make_batch", "positions = steps[:-1] - opened",
+              "positions = np.broadcast_to(steps[:-1], inputs.shape).copy()"),),
+        "targets", "documents and positions",
+    ),
+    "queries without gradient": (
+        (Edit(attention, "fast_attention", "if causal", "q = q.detach()\n    if causal"),),
+        "parameters", "qkv.weight (q)",
     ),
     "cached pieces masked from the top left": (
         (Edit(attention, "attention_mask", "keys[S - T :, None]", "keys[:T, None]"),),
@@ -236,15 +249,23 @@ BREAKS: dict[str, tuple[tuple[Edit, ...], str, str]] = {
 }  # fmt: skip
 
 
+#: The model and batch that a break shows in, where it is not the usual one.
+SUBJECTS: dict[str, dict[str, object]] = {
+    "positions not restarted": {"layout": "packed", "document_mask": True},
+}
+
+
 @pytest.mark.parametrize("broken", BREAKS)
 def test_the_first_check_to_fail_names_the_cause(
-    broken: str, monkeypatch: pytest.MonkeyPatch, make_subject: Callable[[], Subject]
+    broken: str, monkeypatch: pytest.MonkeyPatch, make_subject: Callable[..., Subject]
 ) -> None:
     edits, check, words = BREAKS[broken]
     for edit in edits:
         edit.make(monkeypatch)
     failed = (
-        (check, found) for check, found in examine(make_subject()) if found.status == "failed"
+        (check, found)
+        for check, found in examine(make_subject(**SUBJECTS.get(broken, {})))
+        if found.status == "failed"
     )
     first, found = next(failed)
     assert first.name == check
