@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from minigpt.model.gpt import GPT
     from minigpt.training.callbacks import Milestones
     from minigpt.training.datamodule import CorpusBatches
+    from minigpt.training.lightning_module import LanguageModel
     from minigpt.training.resume import Start
 
 
@@ -77,7 +78,7 @@ def fit(
     from minigpt.training.datamodule import CorpusBatches
     from minigpt.training.lightning_module import LanguageModel
     from minigpt.training.plan import plan
-    from minigpt.training.summary import finish, finish_overfit, write_config
+    from minigpt.training.summary import write_config
     from minigpt.training.tracker import closed_at_the_end
 
     keep_freed_memory()
@@ -101,17 +102,32 @@ def fit(
         say(f"stopped and saved at step {trainer.global_step}; go on with:")
         say(shown_command("train.py", "resume", str(folder)))
         return status
+    report(config, folder, module, batches, device.kind, started=started)
+    return 0
+
+
+def report(
+    config: TrainConfig,
+    folder: Path,
+    module: "LanguageModel",
+    batches: "CorpusBatches",
+    device: str,
+    *,
+    started: float,
+) -> None:
+    """Judge what the run has made, write it down and say it."""
+    from minigpt.training.summary import finish, finish_overfit
+
     if batches.overfit is not None:
         finish_overfit(
-            folder, module.record, data, batches.overfit,
-            device=device.kind, started=started, say=say,
+            folder, module.record, batches.data, batches.overfit,
+            device=device, started=started, say=say,
         )  # fmt: skip
     else:
         finish(
-            config, folder, module.record, data, batches.validation,
-            device=device.kind, started=started, say=say,
+            config, folder, module.record, batches.data, batches.validation,
+            device=device, started=started, say=say,
         )  # fmt: skip
-    return 0
 
 
 def examine(model: "GPT", batches: "CorpusBatches", *, fresh: bool) -> None:
