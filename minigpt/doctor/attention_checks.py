@@ -116,7 +116,7 @@ def _on_both_paths(
     values = {path: measure(attention) for path, attention in _PATHS.items()}
     wrong = [path for path, value in values.items() if not value <= bound]
     if len(wrong) == 1:
-        return judged(what, values[wrong[0]], bound, lambda: f"only the {wrong[0]} attention does")
+        return judged(what, values[wrong[0]], bound, lambda: f"only with the {wrong[0]} attention")
     return judged(what, max(values.values()), bound, cause)
 
 

@@ -128,7 +128,7 @@ BREAKS: dict[str, tuple[tuple[Edit, ...], str, str]] = {
             Edit(attention, "fast_attention", "is_causal=True", "attn_mask=torch.ones("
                  "q.size(-2), q.size(-2), dtype=torch.bool).triu()"),
         ),
-        "causality", "only the fast attention",
+        "causality", "only with the fast attention",
     ),
     "fast path: not scaled": (
         (Edit(attention, "fast_attention", "is_causal=True", "is_causal=True, scale=1.0"),),
@@ -152,7 +152,7 @@ BREAKS: dict[str, tuple[tuple[Edit, ...], str, str]] = {
     "dropout left on in the readable attention": (
         (Edit(attention, "readable_attention", "F.dropout(weights, dropout)",
               "F.dropout(weights, 0.1)"),),
-        "repeat", "only the readable attention",
+        "repeat", "only with the readable attention",
     ),
     "documents not kept apart": (
         (Edit(attention, "attention_mask", "if documents is not None", "if False"),),
