@@ -44,14 +44,13 @@ def main(config: DoctorConfig, named: frozenset[str] = frozenset()) -> int:
         "model": str(checkpoint or "new"),
         "shape": subject.model.shape(),
         "data": subject.data,
-        "report": report,
     }
     findings = examine_aloud(subject, facts, shown=config.format == "text")
     write_output(report, page("Examination of a model", facts, findings))
     if config.format == "json":
-        write_output("", json_line(facts | {"checks": as_data(findings)}))
+        write_output("", json_line(facts | {"report": report, "checks": as_data(findings)}))
     else:
-        write_output("", f"\n{verdict(findings)}\n")
+        write_output("", f"\n{verdict(findings)}\nreport: {report}\n")
     return 0 if first_failure(findings) is None else 1
 
 

@@ -206,8 +206,8 @@ def look_at_order(subject: Subject) -> Finding:
     for handle in handles:
         handle.remove()
     figures = (
-        f"differs by {with_neither:.2g} without positions and mask, by {with_positions:.2g}"
-        f" with positions, by {with_mask:.2g} with the mask"
+        f"differs by {with_neither:.2g} without positions and mask (at most {EXACT:.0e}), by"
+        f" {with_positions:.2g} with positions and by {with_mask:.2g} with the mask (more)"
     )
     if not subject.exact(tokens).isfinite().all():
         cause = "the logits are not finite"

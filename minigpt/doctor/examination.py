@@ -29,7 +29,7 @@ from minigpt.doctor.observations import (
     observe_gradients,
     observe_norms,
 )
-from minigpt.doctor.report import Findings, first_failure, lines, verdict
+from minigpt.doctor.report import Findings, first_failure, lines, place, verdict
 from minigpt.doctor.training_checks import (
     look_at_first_loss,
     look_at_overfitting,
@@ -200,10 +200,10 @@ def examine_before_training(subject: Subject, say: Callable[[str], None]) -> Non
         say(lines(findings))
     say(f"{verdict(findings)}\n")
     if (failure := first_failure(findings)) is not None:
-        check, finding = failure
+        _, finding = failure
         raise RunError(
-            f"doctor: not so that {check.claim}: {finding.cause or finding.figure}; nothing was"
-            " trained (doctor=false trains all the same)"
+            f"doctor: check {place(failure, findings)} failed: {finding.cause or finding.figure};"
+            " nothing was trained (doctor=false trains all the same)"
         )
 
 

@@ -78,7 +78,7 @@ def observe_entropy(subject: Subject) -> Finding:
     flat = [share for layer in shares for share in layer]
     return _observed(
         warnings,
-        f"entropy as a share of the most a row can have: {min(flat):.2f} to {max(flat):.2f} a head"
+        f"entropy as a share of the most a row can have: {min(flat):.2f} to {max(flat):.2f}"
         + "; a new model's is near 1" * subject.fresh,
         entropy=shares,
     )

@@ -13,6 +13,9 @@ Findings: TypeAlias = list[tuple[Check, Finding]]
 
 WIDTH, INDENT = 100, 25
 
+#: Heads in a layer whose entropy is written into the plot.
+MOST_WRITTEN = 16
+
 
 def lines(findings: Findings) -> str:
     """The last check: whether it holds, its figure, and what is to be said of it."""
@@ -38,7 +41,7 @@ def _indented(text: str) -> str:
 
 
 def verdict(findings: Findings) -> str:
-    """How many checks hold, and the first that does not, with its cause if that is known."""
+    """How many checks hold, and which to look at first if one does not."""
     count = dict.fromkeys(("ok", "failed", "warning", "skipped"), 0)
     for _, finding in findings:
         count[finding.status] += 1
@@ -46,12 +49,12 @@ def verdict(findings: Findings) -> str:
     said += [f"{n} {status}" for status, n in count.items() if status != "ok" and n]
     text = ", ".join(said)
     first = first_failure(findings)
-    if first is None:
-        return text
-    check, finding = first
-    return f"{text}; the first to fail names the fault: {check.name}" + (
-        f", {finding.cause}" if finding.cause else f" (not so that {check.claim})"
-    )
+    return text if first is None else f"{text}; look at check {place(first, findings)} first"
+
+
+def place(failure: tuple[Check, Finding], findings: Findings) -> str:
+    """The number and the name of a check."""
+    return f"{findings.index(failure) + 1} ({failure[0].name})"
 
 
 def first_failure(findings: Findings) -> tuple[Check, Finding] | None:
@@ -96,7 +99,10 @@ def page(title: str, facts: dict[str, str], findings: Findings) -> str:
         f'<tr class="{finding.status}"><td>{number}<td class="status">{_text(finding.status)}'
         f"<td><b>{_text(check.name)}</b>: {_text(check.claim)}"
         + "".join(
-            f"<p>{_text(line)}</p>" for line in (finding.figure, *_remarks(findings[:number]))
+            f"<p>{_text(line)}</p>"
+            if not line.startswith("-> ")
+            else f"<p class=cause>{_text(line.removeprefix('-> '))}</p>"
+            for line in (finding.figure, *_remarks(findings[:number]))
         )
         for number, (check, finding) in enumerate(findings, start=1)
     )
@@ -120,7 +126,7 @@ table {{ border-collapse: collapse; width: 100% }}
 th, td {{ text-align: left; vertical-align: top; padding: .4rem .6rem }}
 tr {{ border-bottom: 1px solid #ddd }}
 td p {{ margin: .2rem 0; color: #555 }}
-.status {{ font-weight: bold }}
+.status, .cause {{ font-weight: bold }}
 .ok .status {{ color: #17692e }} .failed .status {{ color: #b00020 }}
 .warning .status {{ color: #8a5a00 }} .skipped .status {{ color: #666 }}
 .failed {{ background: #fdecee }} .warning {{ background: #fff6e0 }}
@@ -176,6 +182,15 @@ def _heads(figure: Any, entropy: list[list[float]]) -> None:
         xlabel="head", ylabel="layer", xticks=range(len(entropy[0])), yticks=range(len(entropy))
     )
     figure.colorbar(image, label="share of the most")
+    if len(entropy[0]) > MOST_WRITTEN:
+        return
+    for layer, heads in enumerate(entropy):
+        for head, share in enumerate(heads):
+            axes.text(head, layer, f"{share:.2f}", ha="center", va="center", color=_ink(share))
+
+
+def _ink(share: float) -> str:
+    return "black" if share > 0.6 else "white"
 
 
 def _sizes(figure: Any, activations: list[float], gradients: list[float]) -> None:

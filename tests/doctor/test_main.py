@@ -77,7 +77,7 @@ def test_a_fault_ends_with_one_and_is_named(
     right = gpt.GPT.logits
     monkeypatch.setattr(gpt.GPT, "logits", lambda self, hidden: right(self, 2 * hidden))
     assert doctor(f"checkpoint={trained}") == 1
-    assert "the first to fail names the fault: parameters" in capsys.readouterr().out
+    assert "look at check 12 (parameters) first" in capsys.readouterr().out
 
 
 def test_json_holds_no_number_that_json_has_not(
