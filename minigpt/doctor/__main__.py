@@ -41,7 +41,7 @@ def main(config: DoctorConfig, named: frozenset[str] = frozenset()) -> int:
 
     subject = find_subject(config, named, checkpoint)
     facts = {
-        "model": str(checkpoint or "new"),
+        "model": "new" if checkpoint is None else str(as_seen_from_here(checkpoint)),
         "shape": subject.model.shape(),
         "data": subject.data,
     }
@@ -58,7 +58,13 @@ def report_path(checkpoint: Path | None) -> Path:
     """In the run's folder, beside a checkpoint that stands alone, or here for a new model."""
     if checkpoint is None:
         return Path("doctor.html")
-    return (run_folder_of(checkpoint) or checkpoint.parent) / "doctor.html"
+    return as_seen_from_here((run_folder_of(checkpoint) or checkpoint.parent) / "doctor.html")
+
+
+def as_seen_from_here(path: Path) -> Path:
+    """A path below the current folder without the way to that folder."""
+    here = Path.cwd()
+    return path.resolve().relative_to(here) if path.resolve().is_relative_to(here) else path
 
 
 def check_is_report(path: Path) -> None:

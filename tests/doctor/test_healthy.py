@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from minigpt.data.batches import IGNORED
-from minigpt.doctor.examination import CHECKS, QUICK, examine
+from minigpt.doctor.examination import CHECKS, OBSERVATIONS, QUICK, examine
 from minigpt.doctor.finding import Subject
 from minigpt.doctor.report import first_failure
 from minigpt.model.gpt import GPT
@@ -84,6 +84,20 @@ def test_weights_that_are_not_finite_are_named(make_subject: MakeSubject) -> Non
     failure = first_failure(list(examine(broken, QUICK)))
     assert failure is not None
     assert "blocks.1.mlp.up.weight" in failure[1].cause
+
+
+def test_observations_never_fail(
+    make_subject: MakeSubject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = make_subject()
+
+    def refuse(_self: GPT, *_: object, **__: object) -> Tensor:
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(GPT, "forward", refuse)
+    found = list(examine(subject, OBSERVATIONS))
+    assert {finding.status for _, finding in found} <= {"warning", "ok"}
+    assert any("out of order" in finding.figure for _, finding in found)
 
 
 def test_a_target_in_the_padding_is_seen(make_subject: MakeSubject) -> None:
