@@ -4,7 +4,9 @@ A sentence of six words, each word three numbers (an *embedding*; made up here, 
 Words that mean similar things have similar numbers. Attention gives each word a new vector that
 has heard of the others: a weighted mean of all six, with the larger weights on the similar ones.
 
-How similar two words are is their *dot product*: multiply the numbers pairwise and add up.
+How similar two words are is their *dot product*: multiply the numbers pairwise and add up. (It
+grows with the size of the vectors, too: "journey" and "starts" have the largest numbers on the
+whole, so "one" reads both more than itself.)
 """
 
 import math

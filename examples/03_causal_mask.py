@@ -66,8 +66,9 @@ def attend(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return weights @ x, weights
 
 
-# The first word may not even read itself. All its scores are minus infinity, its shares are 0 / 0,
-# and that is *NaN*, "not a number". Whatever is computed from a NaN is NaN again.
+# The first word may not even read itself. All its scores are minus infinity, its shares are 0 / 0.
+# torch makes *NaN*, "not a number", of that (Python refuses it). Whatever a NaN is added to or
+# multiplied with, even 0, is NaN again.
 blind_mask = mask.tril(-1)
 y, blind_weights = attend(x, blind_mask)
 show("weights of the first word", blind_weights[0], [math.nan] * 6)
@@ -129,13 +130,13 @@ def program(x: Tensor) -> Tensor:
 hold("its output is the same", true=torch.allclose(program(x), attend(x, mask)[0]))
 show("the first output that moves is", first_moved(program), [0, 1, 2, 3, 4, 5], digits=0)
 
-# Plain causality needs no table: None stands for it, and PyTorch's kernel (the routine that does
-# the computing) knows the triangle. A table is made where it says more, as for the last two of six
-# words, the others being read already.
+# Plain causality needs no table: None stands for it in a block, and PyTorch's kernel (the routine
+# that does the computing) knows the triangle. A table is made where it says more, as for the last
+# two of six words, the others being read already.
 hold("its mask of six words is None", true=attention_mask(6, 6) is None)
 last_two = attention_mask(2, 6)
 assert last_two is not None
-hold("its mask of the last two is our two last rows", true=torch.equal(last_two, mask[4:]))
+hold("its mask of the last two is the last two rows of ours", true=torch.equal(last_two, mask[4:]))
 
 
 title("Dropout")
@@ -145,7 +146,7 @@ title("Dropout")
 torch.manual_seed(0)
 dropout = nn.Dropout(0.5)
 dropped = dropout(torch.ones(1000, 1000))
-show("of half of them dropped, ones become", dropped.unique(), [0.0, 2.0])
+show("with half of them dropped, a one becomes", dropped.unique(), [0.0, 2.0])
 show("their mean", dropped.mean(), 1.0, digits=2)
 dropout.eval()  # the model is used, not trained
 hold("in eval() nothing is dropped", true=torch.equal(dropout(before), before))

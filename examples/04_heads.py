@@ -119,7 +119,7 @@ def distance(wrong: Tensor) -> Tensor:
 
 
 show("done right: off by", distance(module.output(merge(y))), 0.0)
-show("the largest number in it", right.abs().max(), 1.3642)
+show("the largest number in it, without its sign", right.abs().max(), 1.3642)
 
 # 1. Splitting without the transpose. Straight to (B, H, T, D), a "head" gets three whole words of
 # the six, and merged again the first word has heard of the fourth.
@@ -146,17 +146,19 @@ show("no output projection: off by", distance(merge(y)), 1.6041)
 
 title("What heads cost")
 
-# The smallest GPT-2 has 12 heads in a width of 768. A *parameter* is a number that is learned.
+# An attention of GPT-2's width, 768, with its 12 heads, but its q, k, v without biases. (A
+# *parameter* is a number that is learned.)
 qkv, output = projections(768, 768), nn.Linear(768, 768)  # the last one with a bias
 q, k, v = (split(project(torch.randn(2, 8, 768)), 12) for project in qkv)
 y = output(merge(attention(q, k, v)))  # (B, T, C)
-show("the shape of its output", y.shape, [2, 8, 768], digits=0)
+show("at GPT-2's width, the output's shape", y.shape, [2, 8, 768], digits=0)
 tables = [*nn.ModuleList([*qkv, output]).parameters()]
-show("its tables and biases", len(tables), 5, digits=0)
+show("the tables of q, k, v and the output, and the output's bias", len(tables), 5, digits=0)
 
 # More heads are narrower heads: the tables stay as they are. But each has a score for every pair.
+# (The program's module has biases for q, k and v as well.)
 x = torch.randn(1, 6, 128)
-print("heads, numbers in each, parameters, scores of six words:")
+print("the program's: heads, numbers in each, parameters, scores of six words:")
 for n_head, *expected in [(1, 128, 66048, 36), (4, 32, 66048, 144), (8, 16, 66048, 288)]:
     module = CausalSelfAttention(ModelConfig(n_embd=128, n_head=n_head), layer=0)
     collected: list[Tensor] = []
@@ -171,6 +173,7 @@ title("Three heads, three places")
 
 # Learning finds such queries and keys; these are set by hand. A query finds the keys it is like,
 # and the factor 20 makes its scores so large that the best key gets nearly everything (rung 2).
+# Head 3 has the words' own numbers: large vectors have large scores (rung 1).
 position = torch.eye(6)  # row t has a 1 at t: "I stand at t"
 meaning = torch.cat([sentence, torch.zeros(6, 3)], dim=-1)
 before = torch.cat([position[:1], position[:5]])  # row t: "who stands at t - 1?"
@@ -183,8 +186,12 @@ show("head 2: 'step' reads 'Your' with weight", places[1, 5, 0], 0.9986)
 show("head 3: 'step' reads 'journey' with weight", places[2, 5, 1], 0.4589)
 
 
-figure, panels = plt.subplots(1, 3, figsize=(12, 4.2), layout="constrained")
-names = ["head 1: the word before", "head 2: the first word", "head 3: words of similar meaning"]
+figure, panels = plt.subplots(1, 3, figsize=(12, 4.7), layout="constrained")
+names = [
+    "head 1: the word before",
+    "head 2: the first word",
+    "head 3: similar words,\nlarge vectors first",
+]
 for axes, name, shares in zip(panels, names, places, strict=True):
     axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1.6)
     for t, s in (shares > 0.005).nonzero():

@@ -116,13 +116,16 @@ attempt("SDPA as it chooses", "obeys both", sdpa, mask)
 
 # MHA takes is_causal for a promise that the mask is the causal one, and obeys one of them at most:
 # which depends on whether it is to return its weights as well (it is unless told otherwise), on
-# whether there is a mask for padding, and on whether it is in use.
+# whether there is a mask for padding, and on whether it is in use: in eval() and without gradients
+# (no_grad).
 unpadded = {"key_padding_mask": torch.zeros(1, 4, dtype=torch.bool)}  # (B, S): nothing is padding
 fast = {"need_weights": False}
 attempt("MHA", "obeys the mask", mha, ~mask)
 attempt("MHA with need_weights=False", "obeys causality", mha, ~mask, **fast)
-attempt("MHA with that and a key_padding_mask", "obeys the mask", mha, ~mask, **fast, **unpadded)
-attempt("MHA with that, in use,", "obeys the mask", mha, ~mask, **fast, learning=False)
+with_padding = "MHA with need_weights=False and a key_padding_mask"
+attempt(with_padding, "obeys the mask", mha, ~mask, **fast, **unpadded)
+in_use = "MHA with need_weights=False, in use,"
+attempt(in_use, "obeys the mask", mha, ~mask, **fast, learning=False)
 attempt("MHA without a mask", "refuses", mha, None)
 # In use it then reads the future.
 attempt("MHA without a mask, in use,", "obeys nothing", mha, None, learning=False)
@@ -144,7 +147,8 @@ for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.MATH):
         show(f"SDPA's {backend.name}", sdpa(nothing)[0], [0, 0, 0, 0], digits=2)
 show("MHA", mha(~nothing)[0], nan, digits=2)
 show("MHA with need_weights=False", mha(~nothing, **fast)[0], [0, 0, 0, 0], digits=2)
-show("MHA in use", mha(~nothing, **fast, learning=False)[0], nan, digits=2)
+used = mha(~nothing, **fast, learning=False)
+show("MHA with need_weights=False, in use", used[0], nan, digits=2)
 padding = attention_mask(4, 4, real=torch.zeros(1, 4, dtype=torch.bool))  # nothing is real
 hold("in the program each may read itself", true=same(sdpa(padding), torch.eye(4)))
 

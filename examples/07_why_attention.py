@@ -15,6 +15,7 @@ import torch
 from matplotlib import pyplot as plt
 from page import hold, keep, show, title
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from minigpt.config import ModelConfig
 from minigpt.model.attention import CausalSelfAttention
@@ -53,7 +54,8 @@ show("per cent of the gradient for the first half", share_of_first_half(rnn_grad
 
 # A step back multiplies the gradient by the table U and by the slope of tanh, which is at most 1.
 # Together they make it smaller, for this U, and again at every step: twice as far is not half, but
-# the square. (With a large U it grows as fast instead: it explodes.)
+# roughly the square. (Where U is large and tanh does not flatten, it can grow instead: it
+# explodes.)
 by_length = [through_rnn(T)[1] for T in (10, 20, 40, 80)]
 ratios = [gradient[-1] / gradient[0] for gradient in by_length]
 print("the gradient at the last position over that at the first:")
@@ -90,11 +92,8 @@ show("the last token's smallest and largest weight", extremes, [0.007, 0.032], d
 title("The program's own")
 
 own = CausalSelfAttention(ModelConfig(n_embd=8, n_head=2), layer=0)
-with torch.no_grad():  # the same parameters
-    own.qkv.weight.copy_(attention.in_proj_weight)
-    own.qkv.bias.copy_(attention.in_proj_bias)
-    own.output.weight.copy_(attention.out_proj.weight)
-    own.output.bias.copy_(attention.out_proj.bias)
+# The same parameters, which both hold in the same order.
+vector_to_parameters(parameters_to_vector(attention.parameters()), own.parameters())
 own_gradient = to_each_position(own(x)[:, -1].pow(2).mean(), x)
 hold("the same gradient", true=torch.allclose(own_gradient, attention_gradient, rtol=1e-4))
 

@@ -74,6 +74,8 @@ title("The loss")
 def loss_by_hand(model: GPT) -> Tensor:
     """The surprises at all targets, added up and divided by their number."""
     chances = model(inputs, real=real).softmax(-1)  # (B, T, V)
+    # gather picks each target's chance; -100 is no index, so clamp makes it 0, and [real] leaves it
+    # out. [..., None] adds the axis that gather wants, [..., 0] takes it off.
     right = chances.gather(-1, targets.clamp(min=0)[..., None])[..., 0]  # (B, T), of the targets
     return -right[real].log().sum() / real.sum()
 
@@ -149,7 +151,8 @@ batch = make_batch(stream, np.array([[1, 4], [6, 4]]))  # rows: where it begins,
 show("two rows of four tokens", batch.inputs, [[1, 2, 3, 4], [5, 6, 7, 8]], digits=0)
 model, losses = learn(batch)
 hold("the loss ends below 0.001", true=losses[-1] < 0.001)
-# Wherever its likeliest token is the right one, it recites the row from the first token on.
+# If its likeliest token is right everywhere, it recites the row: what it says is what it would have
+# been given next.
 likeliest = model(batch.inputs).argmax(-1)  # (B, T)
 hold("it recites both rows", true=likeliest.equal(batch.targets))
 
@@ -169,7 +172,8 @@ hold("after 'cats' or 'dogs' it knows", true=likeliest[:, 1:].equal(batch.target
 
 title("A gradient that is not a number")
 
-# NaN, "not a number", is what computers make of 0/0, for example. It spoils whatever it touches.
+# NaN, "not a number", is what torch makes of 0/0 (Python refuses it). It spoils whatever it is
+# added to or multiplied with.
 ruined = new_model()
 loss_by_hand(ruined).backward()
 cast("Tensor", ruined.embedding.weight.grad)[0, 0] = math.nan

@@ -58,10 +58,10 @@ def step_by_hand(
         values[layer].append(v)
         y = torch.zeros_like(x)
         for head in (slice(h * D, (h + 1) * D) for h in range(H)):
-            scores = [q[head] @ k[head] / math.sqrt(D) for k in keys[layer]]
+            scores = [q[head] @ key[head] / math.sqrt(D) for key in keys[layer]]
             weights = torch.stack(scores).softmax(0)
-            for weight, v in zip(weights, values[layer], strict=True):
-                y[head] += weight * v[head]
+            for weight, value in zip(weights, values[layer], strict=True):
+                y[head] += weight * value[head]
         x = x + block.attention.output(y)
         x = x + block.mlp(block.norm_2(x))
     return model.logits(model.norm(x))
@@ -169,7 +169,7 @@ for work_of, name in (
 ):
     left.plot(range(1, T + 1), [amount / 1e6 for amount in work_of], label=name)
 left.set(
-    xlabel="step", ylabel="million multiply-adds", title="Work of each step in the model above"
+    xlabel="step", ylabel="million multiply-adds", title="Work of each step in the small model"
 )
 left.legend()
 lengths = range(0, 1025, 64)
