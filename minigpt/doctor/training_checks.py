@@ -152,56 +152,58 @@ def first_part(batch: Batch, *, rows: int, positions: int | None = None) -> Batc
 
 @torch.no_grad()
 def look_at_parameters(subject: Subject) -> Finding:
-    """One matrix for embedding and head, the formula's count, one optimizer group for each.
-
-    And each has a part in the loss.
-    """
+    """Embedding and head are one, the count is the formula's, each parameter is trained once."""
     model = subject.exact
-    hidden = torch.randn(
-        4, model.config.n_embd, generator=torch.Generator().manual_seed(0)
-    ).double()
-    logits, expected = model.logits(hidden), hidden @ model.embedding.weight.T
-    scale = ((logits * expected).sum() / expected.square().sum()).item()
     counted, formula = model.parameter_count(), expected_parameters(subject)
+    faults = _faults_of_head(model)
+    if counted != formula:
+        faults.append(f"{counted - formula:+,} parameters to the formula's")
     groups = build_optimizer(model, OptimConfig(lr=1e-3), fused=False).param_groups
-    decayed = [id(p) for group in groups if group["weight_decay"] for p in group["params"]]
-    rest = [id(p) for group in groups if not group["weight_decay"] for p in group["params"]]
-    decay = {group["weight_decay"] for group in groups} - {0.0}
-    linear = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)}
-    once = sorted(decayed + rest) == sorted(id(p) for p in model.parameters())
-    unreached = _without_gradient(subject)
-    faults = {
-        "the head is not the embedding: a change of the one does not reach the other":
-            not _is_tied(model, hidden),
-        f"the logits are the head's times {scale:.4g}":
-            abs(scale - 1) > EXACT and difference(logits, scale * expected) <= EXACT,
-        f"{counted - formula:+,} parameters to the formula's": counted != formula,
-        "a parameter is in no group of the optimizer, or in two": not once,
-        "weight decay does not reach the linear layers' matrices and only them":
-            set(decayed) != linear or decay != {OptimConfig().weight_decay},
-        f"no gradient reaches {', '.join(unreached)}": bool(unreached),
-    }  # fmt: skip
-    found = [fault for fault, is_there in faults.items() if is_there]
+    decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+    faults += _faults_of_decay(model, decay)
+    if unreached := _without_gradient(subject):
+        faults.append(f"no gradient reaches {', '.join(unreached)}")
     return Finding(
-        status="failed" if found else "ok",
+        status="failed" if faults else "ok",
         figure=(
-            f"{counted:,} parameters, {formula:,} by the formula; {len(decayed)} tensors with"
-            f" weight decay, {len(rest)} without"
+            f"{counted:,} parameters, {formula:,} by the formula; {len(decay)} tensors, of which"
+            f" {sum(map(bool, decay.values()))} have weight decay"
         ),
-        value=float(len(found)),
+        value=float(len(faults)),
         bound=0.0,
-        cause="; ".join(found),
+        cause="; ".join(faults),
     )
 
 
-def _is_tied(model: GPT, hidden: Tensor) -> bool:
-    """Whether the logits follow a change of the embedding."""
-    before, weight = model.logits(hidden), model.embedding.weight
+def _faults_of_head(model: GPT) -> list[str]:
+    """What is wrong if the logits are not the embedding's, and do not follow a change of it."""
+    C, weight = model.config.n_embd, model.embedding.weight
+    hidden = torch.randn(4, C, generator=torch.Generator().manual_seed(0)).double()
+    logits, expected = model.logits(hidden), hidden @ weight.T
     kept = weight.clone()
     weight.mul_(2)
-    after = model.logits(hidden)
+    follows = difference(model.logits(hidden), 2 * logits) <= EXACT
     weight.copy_(kept)
-    return difference(after, 2 * before) <= EXACT
+    if not follows:
+        return ["the head is not the embedding: a change of the one does not reach the other"]
+    if difference(logits, expected) <= EXACT:
+        return []
+    scale = ((logits * expected).sum() / expected.square().sum()).item()
+    if difference(logits, scale * expected) <= EXACT:
+        return [f"the logits are the embedding's times {scale:.4g}"]
+    return ["the logits are not the embedding's"]
+
+
+def _faults_of_decay(model: GPT, decay: dict[int, float]) -> list[str]:
+    """What is wrong with the optimizer's groups; `decay` has each parameter's by its id."""
+    expected = dict.fromkeys((id(p) for p in model.parameters()), 0.0)
+    linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    expected |= {id(layer.weight): OptimConfig().weight_decay for layer in linear}
+    if decay.keys() != expected.keys():
+        return ["a parameter is in no group of the optimizer"]
+    if decay != expected:
+        return ["weight decay does not reach the linear layers' matrices and only them"]
+    return []
 
 
 def _without_gradient(subject: Subject) -> list[str]:

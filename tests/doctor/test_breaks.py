@@ -186,7 +186,7 @@ BREAKS: dict[str, tuple[tuple[Edit, ...], str, str]] = {
     "logits scaled": (
         (Edit(GPT, "logits", "F.linear(hidden, self.embedding.weight)",
               "F.linear(hidden, self.embedding.weight) / 4"),),
-        "parameters", "the head's times 0.25",
+        "parameters", "the embedding's times 0.25",
     ),
     "a part without gradient": (
         (Edit(BLOCK, "forward", "self.mlp(self.norm_2(x))", "self.mlp(self.norm_2(x)).detach()"),),

@@ -58,7 +58,9 @@ def test_the_first_loss_of_a_wide_model_is_in_order(
 def test_no_check_fails(make_subject: MakeSubject, layout: str, document_mask: bool) -> None:
     found = list(examine(make_subject(layout, document_mask=document_mask), CHECKS))
     assert first_failure(found) is None
-    assert [finding.status for _, finding in found].count("ok") >= len(CHECKS) - 1
+    timed = "length"  # a busy machine may make it warn
+    statuses = {finding.status for check, finding in found if check.name != timed}
+    assert statuses <= {"ok", "skipped"}
 
 
 def state(model: GPT) -> dict[str, Tensor]:
