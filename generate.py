@@ -17,6 +17,7 @@ from minigpt.output import (
     check_output,
     json_line,
     prepare_standard_output,
+    say,
     write_output,
 )
 from minigpt.run_folder import find_checkpoint
@@ -52,11 +53,6 @@ def main(config: GenerateConfig, _named: frozenset[str] = frozenset()) -> None:
     if sys.stderr.isatty():
         seconds = time.perf_counter() - began
         say(f"{n_tokens} tokens in {seconds:.2f} s, {n_tokens / seconds:.0f} a second, seed={seed}")
-
-
-def say(notice: str) -> None:
-    """Show a notice beside the text."""
-    print(notice, file=sys.stderr, flush=True)
 
 
 def plan(config: GenerateConfig, loaded: "LoadedModel") -> "Decoding":

@@ -24,6 +24,12 @@ def prepare_standard_output() -> None:
         sys.stdout.reconfigure(encoding="utf-8")
 
 
+def say(notice: str) -> None:
+    """Show a notice beside the output, on standard error."""
+    sys.stderr.write(notice + "\n")
+    sys.stderr.flush()
+
+
 def json_line(values: dict[str, Any]) -> str:
     """One JSON object as one line, by any reader's notion of a line."""
     return json.dumps(values, ensure_ascii=False).translate(_LINE_ENDS) + "\n"

@@ -53,6 +53,11 @@ class Batch:
     n_targets: int
     step_targets: int
 
+    @property
+    def real_positions(self) -> Tensor:
+        """`real`, also where every row is full: (B, T) bool."""
+        return torch.ones_like(self.inputs, dtype=torch.bool) if self.real is None else self.real
+
     def to(self, device: str | torch.device, *, non_blocking: bool = False) -> "Batch":
         """The same batch with its tensors on another device."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 from minigpt import command_line
 from minigpt.config import DoctorConfig
 from minigpt.errors import InputError
-from minigpt.output import check_output, json_line, prepare_standard_output, write_output
+from minigpt.output import check_output, json_line, prepare_standard_output, say, write_output
 from minigpt.run_folder import find_checkpoint, run_folder_of
 
 if TYPE_CHECKING:
     from minigpt.doctor.finding import Subject
-    from minigpt.doctor.report import Findings
 
 #: A setting of these asks for a new model, not for a trained one.
 OF_A_NEW_MODEL = ("model.", "tokenizer.")
@@ -37,7 +36,9 @@ def main(config: DoctorConfig, named: frozenset[str] = frozenset()) -> int:
     check_is_report(Path(report))
     prepare_standard_output()
 
+    from minigpt.doctor.examination import CHECKS, examine_aloud
     from minigpt.doctor.report import as_data, first_failure, page, verdict
+    from minigpt.training.progress import table
 
     subject = find_subject(config, named, checkpoint)
     facts = {
@@ -45,12 +46,17 @@ def main(config: DoctorConfig, named: frozenset[str] = frozenset()) -> int:
         "shape": subject.model.shape(),
         "data": subject.data,
     }
-    findings = examine_aloud(subject, facts, shown=config.format == "text")
+
+    def show(text: str) -> None:
+        if config.format == "text":
+            write_output("", text + "\n")
+
+    show(table(facts) + "\n")
+    findings = examine_aloud(subject, CHECKS, show)
+    show(f"\n{verdict(findings)}\nreport: {report}")
     write_output(report, page("Examination of a model", facts, findings))
     if config.format == "json":
         write_output("", json_line(facts | {"report": report, "checks": as_data(findings)}))
-    else:
-        write_output("", f"\n{verdict(findings)}\nreport: {report}\n")
     return 0 if first_failure(findings) is None else 1
 
 
@@ -86,27 +92,6 @@ def find_subject(config: DoctorConfig, named: frozenset[str], checkpoint: Path |
     if checkpoint is None:
         return new_subject(config, device, say)
     return trained_subject(load_model(checkpoint, device=device), config, named, say)
-
-
-def examine_aloud(subject: "Subject", facts: dict[str, str], *, shown: bool) -> "Findings":
-    """Run all checks and show each as it ends."""
-    from minigpt.doctor.examination import CHECKS, examine
-    from minigpt.doctor.report import lines
-    from minigpt.training.progress import table
-
-    if shown:
-        write_output("", table(facts) + "\n\n")
-    findings: Findings = []
-    for check, finding in examine(subject, CHECKS):
-        findings.append((check, finding))
-        if shown:
-            write_output("", lines(findings) + "\n")
-    return findings
-
-
-def say(text: str) -> None:
-    """Show a notice beside the result."""
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

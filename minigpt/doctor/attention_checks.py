@@ -8,7 +8,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from minigpt.doctor.finding import EXACT, Finding, Subject, blocks, difference, judged, skipped
+from minigpt.doctor.finding import (
+    EXACT,
+    Finding,
+    Subject,
+    blocks,
+    difference,
+    hooked,
+    judged,
+    skipped,
+)
 from minigpt.model.gpt import GPT
 
 #: Both ways to attention: the argument that chooses them.
@@ -201,10 +210,10 @@ def look_at_order(subject: Subject) -> Finding:
         return difference(before.roll(1, dims=1), subject.exact(turned, positions=positions))
 
     with_mask = follows(nowhere)
-    handles = [b.attention.register_forward_pre_hook(_without_mask) for b in blocks(subject.exact)]
-    with_neither, with_positions = follows(nowhere), follows(here)
-    for handle in handles:
-        handle.remove()
+    with hooked(
+        block.attention.register_forward_pre_hook(_without_mask) for block in blocks(subject.exact)
+    ):
+        with_neither, with_positions = follows(nowhere), follows(here)
     figures = (
         f"differs by {with_neither:.2g} without positions and mask (at most {EXACT:.0e}), by"
         f" {with_positions:.2g} with positions and by {with_mask:.2g} with the mask (more)"
@@ -243,6 +252,6 @@ def look_at_paths(subject: Subject) -> Finding:
     )
     if not exact <= EXACT:
         return judged("largest difference in float64", exact, EXACT)
-    here = tokens.to(subject.model.embedding.weight.device)
+    here = tokens.to(subject.model.device)
     single = difference(subject.model(here).float(), subject.model(here, attention=[]).float())
     return judged(f"{exact:.2g} in float64; as the model is", single, _SINGLE)

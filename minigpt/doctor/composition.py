@@ -5,14 +5,22 @@ is compared with known mistakes.
 """
 
 import math
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from minigpt.config import ModelConfig
-from minigpt.doctor.finding import EXACT, Finding, Subject, blocks, difference, judged
+from minigpt.doctor.finding import (
+    EXACT,
+    Finding,
+    Subject,
+    blocks,
+    difference,
+    hooked,
+    judged,
+    recognised,
+)
 from minigpt.doctor.formula import linear
 from minigpt.model.block import MLP, Block
 
@@ -53,9 +61,7 @@ def look_at_composition(subject: Subject) -> Finding:
     def note(_block: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         left.extend([output] if left else [inputs[0], output])
 
-    with ExitStack() as hooks:
-        for block in blocks(model):
-            hooks.callback(block.register_forward_hook(note).remove)
+    with hooked(block.register_forward_hook(note) for block in blocks(model)):
         logits = model(tokens)
     if len(left) != 1 + len(model.blocks):
         figure = f"{len(left) - 1} of {len(model.blocks)} blocks are run"
@@ -70,7 +76,9 @@ def look_at_composition(subject: Subject) -> Finding:
         if not off <= EXACT:
             return judged(
                 f"largest difference of what leaves block {number}", off, EXACT,
-                lambda b=block, x=before, y=after: _recognised(b, x, y, model.config),
+                lambda b=block, x=before, y=after: recognised(
+                    MISTAKES, lambda make: difference(y, block_by_formula(b, x, model.config, make))
+                ),
             )  # fmt: skip
         worst = max(worst, off)
     final = model.norm
@@ -79,14 +87,6 @@ def look_at_composition(subject: Subject) -> Finding:
     if not off <= EXACT:
         return judged("largest difference of the logits", off, EXACT, lambda: NO_NORM)
     return judged("largest difference", max(worst, off), EXACT)
-
-
-def _recognised(block: Block, x: Tensor, y: Tensor, config: ModelConfig) -> str:
-    return ", or ".join(
-        mistake
-        for mistake, make in MISTAKES.items()
-        if difference(y, block_by_formula(block, x, config, make)) <= EXACT
-    )
 
 
 def block_by_formula(block: Block, x: Tensor, config: ModelConfig, make: Make = RIGHT) -> Tensor:

@@ -194,12 +194,20 @@ def examine(subject: Subject, checks: Sequence[Check] = CHECKS) -> Iterator[tupl
             yield check, _found(check, subject)
 
 
+def examine_aloud(
+    subject: Subject, checks: Sequence[Check], show: Callable[[str], None]
+) -> Findings:
+    """Run the checks and `show` what each found as soon as it is known."""
+    findings: Findings = []
+    for each in examine(subject, checks):
+        findings.append(each)
+        show(lines(findings))
+    return findings
+
+
 def examine_before_training(subject: Subject, say: Callable[[str], None]) -> None:
     """Run the quick checks and `say` what each found; `RunError` if one failed."""
-    findings: Findings = []
-    for check, finding in examine(subject, QUICK):
-        findings.append((check, finding))
-        say(lines(findings))
+    findings = examine_aloud(subject, QUICK, say)
     say(f"{verdict(findings)}\n")
     if (failure := first_failure(findings)) is not None:
         _, finding = failure

@@ -1,12 +1,14 @@
 """What the checks share: the model they look at, and what they find."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from minigpt.data.batches import Batch
 from minigpt.data.token_store import TokenStore
@@ -14,6 +16,8 @@ from minigpt.model.gpt import GPT
 
 if TYPE_CHECKING:
     from minigpt.model.block import Block
+
+_Way = TypeVar("_Way")
 
 #: Positions that a check reads; few, as float64 is slow, and more than a fused kernel's vector.
 POSITIONS = 32
@@ -52,11 +56,11 @@ class Subject:
         as_it_is = copy.deepcopy(model).eval()
         return cls(as_it_is, copy.deepcopy(as_it_is).cpu().double(), batch, fresh, store, data)
 
-    def tokens(self, rows: int = 2, most: int = POSITIONS) -> Tensor:
-        """Token ids drawn at random, (rows, T): as many as fit the context, at most `most`."""
-        T = min(most, self.model.config.block_size)
+    def tokens(self) -> Tensor:
+        """Token ids drawn at random, (2, T): as many as fit the context, at most `POSITIONS`."""
+        T = min(POSITIONS, self.model.config.block_size)
         generator = torch.Generator().manual_seed(0)
-        return torch.randint(self.model.vocab_size, (rows, T), generator=generator)
+        return torch.randint(self.model.vocab_size, (2, T), generator=generator)
 
     def other_tokens(self, tokens: Tensor) -> Tensor:
         """Tokens that differ from the given ones everywhere."""
@@ -93,6 +97,20 @@ class Check:
 def blocks(model: GPT) -> "list[Block]":
     """The model's blocks, from the first on."""
     return [cast("Block", block) for block in model.blocks]
+
+
+@contextmanager
+def hooked(handles: Iterable[RemovableHandle]) -> Generator[None, None, None]:
+    """Take hooks away again after the block, in spite of what the model raises there."""
+    with ExitStack() as hooks:
+        for handle in handles:
+            hooks.enter_context(handle)
+        yield
+
+
+def recognised(mistakes: Mapping[str, _Way], distance: Callable[[_Way], float]) -> str:
+    """The known mistakes that give just the numbers seen; of some shapes two of them do."""
+    return ", or ".join(what for what, way in mistakes.items() if distance(way) <= EXACT)
 
 
 def skipped(reason: str) -> Finding:

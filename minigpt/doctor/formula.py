@@ -12,7 +12,16 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from minigpt.doctor.finding import EXACT, Finding, Subject, blocks, difference, judged, skipped
+from minigpt.doctor.finding import (
+    EXACT,
+    Finding,
+    Subject,
+    blocks,
+    difference,
+    judged,
+    recognised,
+    skipped,
+)
 from minigpt.model.attention import CausalSelfAttention
 
 
@@ -156,15 +165,11 @@ class Seen:
         )
 
     def cause(self) -> str:
-        """The known mistakes that give just these numbers; at some widths two of them do."""
+        """The known mistakes that give just these numbers, or another scale that does."""
         T, C = self.x.shape
         square = C // self.module.n_head == T
-        found = [
-            mistake
-            for mistake, recipe in MISTAKES.items()
-            if (recipe.key_transposed or square) and self.distance(recipe) <= EXACT
-        ]
-        return ", or ".join(found) or self._other_scale()
+        possible = {what: way for what, way in MISTAKES.items() if way.key_transposed or square}
+        return recognised(possible, self.distance) or self._other_scale()
 
     def _other_scale(self) -> str:
         """The scale of the scores, if another one is all that is wrong.

@@ -3,16 +3,17 @@
 import copy
 import math
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from minigpt.data.batches import Batch
-from minigpt.doctor.finding import Finding, Subject, blocks, skipped
-from minigpt.doctor.training_checks import device_of, logits_of, some_rows, surprise
+from minigpt.doctor.finding import Finding, Subject, blocks, hooked, skipped
+from minigpt.doctor.training_checks import some_rows, surprise
 from minigpt.model.attention import attention_mask
+from minigpt.training.loss import logits_of
+from minigpt.training.validation import entropy_of
 
 #: A head's mean entropy as a share of the most it could be: above, it reads everything alike;
 #: below, it reads one position only.
@@ -40,30 +41,23 @@ def _observed(warnings: list[str], figure: str, **details: object) -> Finding:
     )
 
 
-def _part(subject: Subject) -> Batch:
-    """The part of the batch that is looked at, on the model's device."""
-    return some_rows(subject.batch).to(device_of(subject.model))
-
-
 def _logits(subject: Subject, attention: list[Tensor] | None = None) -> Tensor:
     """Logits (n, V) of the real positions, in single precision."""
-    batch = _part(subject)
-    logits = logits_of(subject.model, batch, attention)
-    return (logits if batch.real is None else logits[batch.real]).float()
+    batch = some_rows(subject)
+    return logits_of(subject.model, batch, attention)[batch.real_positions].float()
 
 
 @torch.no_grad()
 def observe_entropy(subject: Subject) -> Finding:
     """The entropy of each head's rows, as a share of ln n for a row that reads n positions."""
-    most = _most_entropy(_part(subject))
+    most = _most_entropy(some_rows(subject))
     if not (most > 0).any():
         return skipped("no position reads more than one")
     weights: list[Tensor] = []
     _logits(subject, weights)
     shares: list[list[float]] = []
     for each in weights:
-        entropy = -torch.xlogy(each.float(), each.float()).sum(-1)  # (B, H, T)
-        share = (entropy / most[:, None]).transpose(0, 1)[:, most > 0]  # (H, n)
+        share = (entropy_of(each) / most[:, None]).transpose(0, 1)[:, most > 0]  # (H, n)
         shares.append(cast("list[float]", share.mean(-1).tolist()))
     uniform = [] if subject.fresh else _heads(shares, lambda share: share > UNIFORM)
     collapsed = _heads(shares, lambda share: share < COLLAPSED)
@@ -93,7 +87,7 @@ def _most_entropy(batch: Batch) -> Tensor:
     if mask is None:
         mask = torch.ones(T, T, dtype=torch.bool, device=batch.inputs.device).tril()
     most = mask.sum(-1).expand(B, 1, T)[:, 0].float().log()
-    return most if batch.real is None else most.masked_fill(~batch.real, 0.0)
+    return most.masked_fill(~batch.real_positions, 0.0)
 
 
 def _heads(shares: list[list[float]], is_meant: Callable[[float], bool]) -> list[str]:
@@ -113,9 +107,7 @@ def observe_norms(subject: Subject) -> Finding:
     def measure(_block: nn.Module, _inputs: object, output: Tensor) -> None:
         norms.append(_rms(output))
 
-    with ExitStack() as hooks:
-        for block in blocks(subject.model):
-            hooks.callback(block.register_forward_hook(measure).remove)
+    with hooked(block.register_forward_hook(measure) for block in blocks(subject.model)):
         logit_rms = _rms(_logits(subject))
     warnings: list[str] = []
     if not logit_rms <= LARGE_LOGITS:
@@ -142,9 +134,8 @@ def observe_dead_units(subject: Subject) -> Finding:
         loudest = activation.abs().amax(tuple(range(activation.dim() - 1)))
         dead.append(int((loudest <= DEAD * activation.square().mean().sqrt()).sum()))
 
-    with ExitStack() as hooks:
-        for block in blocks(subject.model):
-            hooks.callback(block.mlp.down.register_forward_pre_hook(measure).remove)
+    layers = [block.mlp.down for block in blocks(subject.model)]
+    with hooked(layer.register_forward_pre_hook(measure) for layer in layers):
         _logits(subject)
     units = 4 * subject.model.config.n_embd
     warnings = [
@@ -159,7 +150,7 @@ def observe_gradients(subject: Subject) -> Finding:
     """The norm of the gradient of each block's parameters."""
     model = copy.deepcopy(subject.model)
     with torch.enable_grad():
-        batch = _part(subject)
+        batch = some_rows(subject)
         surprise(logits_of(model, batch), batch.targets).backward()
     norms = [
         math.hypot(*(_size(parameter.grad) for parameter in block.parameters()))

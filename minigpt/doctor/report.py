@@ -21,16 +21,18 @@ def lines(findings: Findings) -> str:
     """The last check: whether it holds, its figure, and what is to be said of it."""
     check, finding = findings[-1]
     heading = f"{finding.status:<8}{len(findings):>3}  {check.name:<12}{check.claim}"
-    return "\n".join([heading, *map(_indented, [finding.figure, *_remarks(findings)])])
+    cause, meaning = _told(findings)
+    said = [finding.figure, f"-> {cause}" if cause else "", meaning]
+    return "\n".join([heading, *(_indented(text) for text in said if text)])
 
 
-def _remarks(findings: Findings) -> list[str]:
-    """What the last check points at and means; of several that failed, only the first is told."""
+def _told(findings: Findings) -> tuple[str, str]:
+    """Cause and meaning of what the last check has found; of several that failed, of the first."""
     check, finding = findings[-1]
-    if finding.status == "ok" or (finding.status == "failed" and first_failure(findings[:-1])):
-        return []
-    told = [check.meaning] if finding.status in ("failed", "warning") else []
-    return [f"-> {finding.cause}", *told] if finding.cause else told
+    follows = finding.status == "failed" and first_failure(findings[:-1]) is not None
+    if follows or finding.status not in ("failed", "warning"):
+        return "", ""
+    return finding.cause, check.meaning
 
 
 def _indented(text: str) -> str:
@@ -98,11 +100,8 @@ def page(title: str, facts: dict[str, str], findings: Findings) -> str:
     rows = "".join(
         f'<tr class="{finding.status}"><td>{number}<td class="status">{_text(finding.status)}'
         f"<td><b>{_text(check.name)}</b>: {_text(check.claim)}"
-        + "".join(
-            f"<p>{_text(line)}</p>"
-            if not line.startswith("-> ")
-            else f"<p class=cause>{_text(line.removeprefix('-> '))}</p>"
-            for line in (finding.figure, *_remarks(findings[:number]))
+        + "<p>{}</p><p class=cause>{}</p><p>{}</p>".format(
+            _text(finding.figure), *map(_text, _told(findings[:number]))
         )
         for number, (check, finding) in enumerate(findings, start=1)
     )
@@ -125,7 +124,7 @@ body {{ font: 16px/1.4 sans-serif; max-width: 60rem; margin: 2rem auto; padding:
 table {{ border-collapse: collapse; width: 100% }}
 th, td {{ text-align: left; vertical-align: top; padding: .4rem .6rem }}
 tr {{ border-bottom: 1px solid #ddd }}
-td p {{ margin: .2rem 0; color: #555 }}
+td p {{ margin: .2rem 0; color: #555 }} p:empty {{ display: none }}
 .status, .cause {{ font-weight: bold }}
 .ok .status {{ color: #17692e }} .failed .status {{ color: #b00020 }}
 .warning .status {{ color: #8a5a00 }} .skipped .status {{ color: #666 }}

@@ -14,7 +14,7 @@ from minigpt.data.overfit import floor_of
 from minigpt.defaults import peak_learning_rate
 from minigpt.doctor.finding import EXACT, Finding, Subject, difference, judged, skipped
 from minigpt.model.gpt import GPT
-from minigpt.training.loss import summed_loss
+from minigpt.training.loss import logits_of, summed_loss
 from minigpt.training.optimizer import build_optimizer
 
 #: Nats that the loss of a new model may be away from ln V, besides what its width makes of
@@ -34,9 +34,7 @@ NARROW = 16
 def look_at_targets(subject: Subject) -> Finding:
     """Each target is the input that follows it, and there is none where a row has ended."""
     inputs, targets = subject.batch.inputs, subject.batch.targets
-    real = torch.ones_like(inputs, dtype=torch.bool)
-    if subject.batch.real is not None:
-        real = subject.batch.real
+    real = subject.batch.real_positions
     followed = real[:, 1:]  # the positions whose next input is in the row too
     n = int(followed.sum())
     right = int((targets[:, :-1] == inputs[:, 1:])[followed].sum())
@@ -86,7 +84,7 @@ def look_at_first_loss(subject: Subject) -> Finding:
     """A model that knows nothing gives each of V tokens about the probability 1/V."""
     if not subject.fresh:
         return skipped("the model is trained")
-    model, batch = subject.model, some_rows(subject.batch).to(device_of(subject.model))
+    model, batch = subject.model, some_rows(subject)
     uniform = math.log(model.vocab_size)
     logits = logits_of(model, batch).float()
     loss = surprise(logits, batch.targets).item()
@@ -102,22 +100,6 @@ def look_at_first_loss(subject: Subject) -> Finding:
     )
 
 
-def device_of(model: GPT) -> torch.device:
-    """Where a model is."""
-    return model.embedding.weight.device
-
-
-def logits_of(model: GPT, batch: Batch, attention: list[Tensor] | None = None) -> Tensor:
-    """Logits (B, T, V) of a batch that is where the model is."""
-    return model(
-        batch.inputs,
-        positions=batch.positions,
-        real=batch.real,
-        documents=batch.documents,
-        attention=attention,
-    )
-
-
 def surprise(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean of -ln of the targets' probabilities, by the formula: what the loss has to be."""
     counted = targets != IGNORED
@@ -125,9 +107,10 @@ def surprise(logits: Tensor, targets: Tensor) -> Tensor:
     return -log_probabilities.gather(-1, targets[counted][:, None]).mean()
 
 
-def some_rows(batch: Batch) -> Batch:
-    """As many rows as make up about `POSITIONS` positions."""
-    return first_part(batch, rows=max(1, POSITIONS // batch.inputs.size(1)))
+def some_rows(subject: Subject) -> Batch:
+    """As many of the batch's rows as make up about `POSITIONS` positions, where the model is."""
+    rows = max(1, POSITIONS // subject.batch.inputs.size(1))
+    return first_part(subject.batch, rows=rows).to(subject.model.device)
 
 
 def first_part(batch: Batch, *, rows: int, positions: int | None = None) -> Batch:
@@ -247,7 +230,7 @@ def look_at_overfitting(subject: Subject) -> Finding:
     batch = dataclasses.replace(batch, documents=None, positions=None)
     wanted, n_targets = floor_of(_rows(batch)) + OVERFIT_LOSS, batch.n_targets
     model = copy.deepcopy(subject.model)
-    batch = batch.to(device_of(model))
+    batch = batch.to(model.device)
     optim = OptimConfig(lr=peak_learning_rate(model.config.n_embd), weight_decay=0.0)
     optimizer = build_optimizer(model, optim, fused=True)
     steps, loss, theirs = 0, math.inf, math.inf

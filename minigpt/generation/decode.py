@@ -102,7 +102,7 @@ def generate(
     for first in range(0, len(requests), batch_size):
         batch = by_length[first : first + batch_size]
         rows = [requests[i][0] for i in batch]
-        uniforms = Uniforms(seed, [requests[i][1] for i in batch], _device(model))
+        uniforms = Uniforms(seed, [requests[i][1] for i in batch], model.device)
         began = time.perf_counter()
         steps = list(decode(model, rows, decoding, uniforms, say))
         columns: list[list[int]] = [[]] * len(rows)
@@ -134,15 +134,11 @@ def stream(
     The end token is not among them.
     """
     say = cache(say)  # the same notice comes once
-    for ids in decode(model, [prompt], decoding, Uniforms(seed, [sample], _device(model)), say):
+    for ids in decode(model, [prompt], decoding, Uniforms(seed, [sample], model.device), say):
         token = int(ids)
         if token == decoding.end_id:
             return
         yield token
-
-
-def _device(model: GPT) -> torch.device:
-    return model.embedding.weight.device
 
 
 @torch.inference_mode()
@@ -191,7 +187,7 @@ class Rows:
         decoding: Decoding,
         say: Callable[[str], None],
     ) -> None:
-        self.device = _device(model)
+        self.device = model.device
         self.ended = torch.zeros(len(prompts), dtype=torch.bool, device=self.device)
         self._model = model
         self._decoding = decoding

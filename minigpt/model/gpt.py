@@ -45,6 +45,11 @@ class GPT(nn.Module):
                 adds = name.endswith((".attention.output.weight", ".mlp.down.weight"))
                 nn.init.normal_(parameter, std=residual if adds else 0.02)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.embedding.weight.device
+
     def forward(
         self,
         tokens: Tensor,

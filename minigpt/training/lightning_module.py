@@ -12,7 +12,7 @@ from minigpt.config import OptimConfig, TrainConfig, plain
 from minigpt.data.batches import Batch
 from minigpt.data.token_store import PreparedData
 from minigpt.model.gpt import GPT
-from minigpt.training.loss import summed_loss
+from minigpt.training.loss import logits_of, summed_loss
 from minigpt.training.optimizer import build_optimizer
 from minigpt.training.resume import Start
 from minigpt.training.schedule import learning_rate
@@ -76,10 +76,7 @@ class LanguageModel(L.LightningModule):
         Lightning divides by the number of micro-batches and averages over processes; both are
         taken out again, since the share is already of the whole step.
         """
-        logits = self.model(
-            batch.inputs, positions=batch.positions, real=batch.real, documents=batch.documents
-        )
-        share = summed_loss(logits, batch.targets) / batch.step_targets
+        share = summed_loss(logits_of(self.model, batch), batch.targets) / batch.step_targets
         self.step_loss = self.step_loss + share.detach()
         return share * (self.trainer.accumulate_grad_batches * self.trainer.world_size)
 

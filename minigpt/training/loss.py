@@ -1,4 +1,4 @@
-"""The next-token loss, as a sum, so that no average of averages can arise.
+"""A batch's logits, and the next-token loss as a sum, so that no average of averages can arise.
 
 A micro-batch's loss is its sum of negative log-likelihoods divided by the number of target tokens
 of the *whole optimizer step*. Micro-batches and processes then only add, and each target token
@@ -10,7 +10,21 @@ import math
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 
-from minigpt.data.batches import IGNORED
+from minigpt.data.batches import IGNORED, Batch
+from minigpt.model.gpt import GPT
+
+
+def logits_of(
+    model: GPT, batch: Batch, attention: list[torch.Tensor] | None = None
+) -> torch.Tensor:
+    """Logits (B, T, V) of a batch that is where the model is; `attention` as in `GPT.hidden`."""
+    return model(
+        batch.inputs,
+        positions=batch.positions,
+        real=batch.real,
+        documents=batch.documents,
+        attention=attention,
+    )
 
 
 def summed_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 
 from minigpt.data.batches import Batch
 from minigpt.model.gpt import GPT
-from minigpt.training.loss import summed_loss
+from minigpt.training.loss import logits_of, summed_loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,7 @@ def validation_loss(
         for batch in batches:
             here = batch.to(device)
             with arithmetic():
-                logits = model(
-                    here.inputs,
-                    positions=here.positions,
-                    real=here.real,
-                    documents=here.documents,
-                )
+                logits = logits_of(model, here)
             sums[0] += summed_loss(logits, here.targets).double().cpu()
             sums[1] += batch.n_targets
     model.train(was_training)
@@ -67,17 +62,16 @@ def attention_statistics(model: GPT, batch: Batch) -> dict[str, float]:
     was_training = model.training
     model.eval()
     weights: list[torch.Tensor] = []
-    logits = model(
-        batch.inputs,
-        positions=batch.positions,
-        real=batch.real,
-        documents=batch.documents,
-        attention=weights,
-    )
+    logits = logits_of(model, batch, weights)
     model.train(was_training)
-    real = torch.ones_like(batch.inputs, dtype=torch.bool) if batch.real is None else batch.real
+    real = batch.real_positions
     statistics = {"logit_rms": logits[real].float().square().mean().sqrt().item()}
     for layer, each in enumerate(weights):
-        entropy = -torch.xlogy(each.float(), each.float()).sum(-1)  # (B, H, T)
-        statistics[f"attention_entropy_{layer}"] = entropy.mean(1)[real].mean().item()
+        statistics[f"attention_entropy_{layer}"] = entropy_of(each).mean(1)[real].mean().item()
     return statistics
+
+
+def entropy_of(weights: torch.Tensor) -> torch.Tensor:
+    """The entropy of each row of attention weights (…, S), in nats, (…)."""
+    weights = weights.float()
+    return -torch.xlogy(weights, weights).sum(-1)

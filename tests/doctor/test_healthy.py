@@ -1,6 +1,7 @@
 """A model that is as it should be is found so, whatever its shape, and is left as it was."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from minigpt.data.batches import IGNORED
 from minigpt.doctor.examination import CHECKS, OBSERVATIONS, QUICK, examine
 from minigpt.doctor.finding import Subject
 from minigpt.doctor.report import first_failure
+from minigpt.model.block import MLP
 from minigpt.model.gpt import GPT
 
 MakeSubject = Callable[..., Subject]
@@ -86,6 +88,28 @@ def test_weights_that_are_not_finite_are_named(make_subject: MakeSubject) -> Non
     failure = first_failure(list(examine(broken, QUICK)))
     assert failure is not None
     assert "blocks.1.mlp.up.weight" in failure[1].cause
+
+
+def test_a_check_that_is_broken_off_leaves_no_hooks(
+    make_subject: MakeSubject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = make_subject()
+    tokens = subject.tokens()
+    before = subject.exact(tokens)
+    with monkeypatch.context() as patch:
+        patch.setattr(MLP, "forward", lambda *_: 1 / 0)
+        (order,) = [check for check in QUICK if check.name == "order"]
+        right = subject.exact.forward
+        without_hooks = iter((before, before))
+
+        def forward(*arguments: Any, **named: Any) -> Tensor:
+            found = next(without_hooks, None)
+            return right(*arguments, **named) if found is None else found
+
+        patch.setattr(subject.exact, "forward", forward)
+        ((_, finding),) = examine(subject, [order])
+        assert "ZeroDivisionError" in finding.figure
+    assert torch.equal(subject.exact(tokens), before)
 
 
 def test_observations_never_fail(
