@@ -40,6 +40,8 @@ bench: env
 	$(VENV_PYTHON) bench/stories.py
 	$(VENV_PYTHON) bench/stories.py rounds=1 small=1
 	$(VENV_PYTHON) bench/tang300.py
+	$(VENV_PYTHON) bench/loop.py
+	$(VENV_PYTHON) bench/soak.py
 
 # What can be made again; never runs/, and not the environment (rm -r .venv).
 clean:

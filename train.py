@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import dataclasses
 import logging
-import os
 import sys
 import time
 import warnings
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from minigpt.command_line import run
 from minigpt.config import TrainConfig
 from minigpt.errors import RunError
+from minigpt.training.processes import check_started, in_turn, is_first, together
 
 #: Options of glibc's `mallopt`, from its malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from minigpt.model.gpt import GPT
     from minigpt.training.callbacks import Milestones
     from minigpt.training.datamodule import CorpusBatches
-    from minigpt.training.lightning_module import LanguageModel
     from minigpt.training.resume import Start
+    from minigpt.training.summary import RunEnd
 
 
 def main(config: TrainConfig, named: Collection[str]) -> int:
     """Train as the config says; `named` are the keys that this command set. The exit status."""
     started = time.monotonic()
     from minigpt.data.token_store import prepare
-    from minigpt.defaults import fill, find_device
+    from minigpt.defaults import device_count, fill, find_device
     from minigpt.training.resume import find_start, load_origin
 
     start = find_start(config, named)
@@ -44,7 +44,8 @@ def main(config: TrainConfig, named: Collection[str]) -> int:
         say(f"resume={config.resume}: there is no checkpoint yet; a new run begins")
     device = find_device(start.config.trainer.accelerator)
     config = fill(start.config, device)
-    if start.is_finished(config):
+    check_started(device_count(config.trainer.devices, device), config.trainer.num_nodes)
+    if start.is_finished(config) and not start.lacks_report():
         say(
             f"nothing to do: {start.checkpoint} is at step {start.record['step']} and"
             f" trainer.max_steps={config.trainer.max_steps}"
@@ -73,61 +74,65 @@ def fit(
     started: float,
 ) -> int:
     """Build, train, report; the exit status. `started` is the process's `time.monotonic()`."""
+    from minigpt.defaults import device_count
     from minigpt.run_folder import create_run_folder, shown_command
     from minigpt.training.callbacks import Milestones
     from minigpt.training.datamodule import CorpusBatches
     from minigpt.training.lightning_module import LanguageModel
+    from minigpt.training.memory import check_room, explained_out_of_memory, memory_of_run
     from minigpt.training.plan import plan
-    from minigpt.training.summary import write_config
+    from minigpt.training.summary import RunEnd, write_config
     from minigpt.training.tracker import closed_at_the_end
 
     keep_freed_memory()
     module = LanguageModel.for_run(config, data, start, origin)
     batches = CorpusBatches(data, config)
-    if config.doctor and not is_child():
+    devices = device_count(config.trainer.devices, device)
+    largest = batches.largest_batches(devices * config.trainer.num_nodes)
+    memory = memory_of_run(config, module.model, largest, device.kind)
+    check_room(memory)
+    if config.doctor and is_first():
         examine(module.model, batches, fresh=origin is None)
-    folder = start.folder or create_run_folder(config.run_dir)
-    milestones = Milestones(config, folder, batches, writes_files=not is_child())
-    trainer = build_trainer(config, folder, milestones, module.record["run_id"])
-    if trainer.is_global_zero:
+    folder = (start.folder or create_run_folder(config.run_dir)) if is_first() else None
+    milestones = Milestones(config, folder, start, batches)
+    first_step = start.record.get("step", 0)
+    run_id = module.record["run_id"]
+    trainer = build_trainer(config, devices, folder, milestones, run_id, first_step)
+    if folder is not None:
         write_config(folder, config)
-        say(plan(module.model, config, device, batches.facts(), folder, start))
-    with milestones, closed_at_the_end(config.logger.kind):
-        trainer.fit(module, datamodule=batches, ckpt_path=start.checkpoint, weights_only=True)
-    if not trainer.is_global_zero:
-        return 0
-    if not trainer.global_step:
-        raise RunError(f"trainer.max_time={config.trainer.max_time} was over before the first step")
-    if status := milestones.stop.exit_status:
-        say(f"stopped and saved at step {trainer.global_step}; go on with:")
-        say(shown_command("train.py", "resume", str(folder)))
-        return status
-    report(config, folder, module, batches, device.kind, started=started)
+        facts = batches.facts()
+        say(plan(module.model, config, device, facts, folder, start, memory=memory))
+    with closed_at_the_end(trainer.loggers):
+        # the others start from what this one has found, whatever has changed since
+        command = [*sys.argv[1:], f"resume={start.checkpoint or ''}"]
+        others = together(devices, config.trainer.num_nodes, Path(__file__), command)
+        if not start.is_finished(config):
+            with others, milestones, explained_out_of_memory(memory):
+                trainer.fit(
+                    module, datamodule=batches, ckpt_path=start.checkpoint, weights_only=True
+                )
+        if folder is None:
+            return 0
+        if not module.record.get("step"):
+            limit = config.trainer.max_time
+            raise RunError(f"trainer.max_time={limit} was over before the first step")
+        if status := milestones.exit_status:
+            say(f"stopped and saved at step {trainer.global_step}; go on with:")
+            say(shown_command("train.py", "resume", str(folder)))
+            return status
+        record, trackers = module.record, trainer.loggers
+        report(RunEnd(config, folder, record, data, memory, trackers, started, say), batches)
     return 0
 
 
-def report(
-    config: TrainConfig,
-    folder: Path,
-    module: "LanguageModel",
-    batches: "CorpusBatches",
-    device: str,
-    *,
-    started: float,
-) -> None:
+def report(end: "RunEnd", batches: "CorpusBatches") -> None:
     """Judge what the run has made, write it down and say it."""
     from minigpt.training.summary import finish, finish_overfit
 
     if batches.overfit is not None:
-        finish_overfit(
-            folder, module.record, batches.data, batches.overfit,
-            device=device, started=started, say=say,
-        )  # fmt: skip
+        finish_overfit(end, batches.overfit)
     else:
-        finish(
-            config, folder, module.record, batches.data, batches.validation,
-            device=device, started=started, say=say,
-        )  # fmt: skip
+        finish(end, batches.validation, floor=batches.floor_loss)
 
 
 def examine(model: "GPT", batches: "CorpusBatches", *, fresh: bool) -> None:
@@ -140,25 +145,29 @@ def examine(model: "GPT", batches: "CorpusBatches", *, fresh: bool) -> None:
 
 
 def build_trainer(
-    config: TrainConfig, folder: Path, milestones: "Milestones", run_id: str
+    config: TrainConfig,
+    devices: int,
+    folder: Path | None,
+    milestones: "Milestones",
+    run_id: str,
+    first_step: int,
 ) -> "L.Trainer":
     """Lightning's Trainer with the run's own milestones in place of its saving and validation."""
     import lightning as L  # noqa: N812  (Lightning's own name for it)
 
-    from minigpt.training.callbacks import AtomicCheckpointIO
+    from minigpt.training.strategy import build_strategy, cluster_environment
     from minigpt.training.tracker import build_tracker
 
     quiet_lightning()
     settings = config.trainer
-    devices = int(settings.devices) if settings.devices.isdigit() else settings.devices
-    if devices != 1 and not is_child():
-        # Lightning starts the other processes by this command line: they share the folder
-        sys.argv.append(f"run_dir={folder}")
+    tracker = None
+    if folder is not None:
+        tracker = build_tracker(config, folder, run_id, say, first_step=first_step)
     return L.Trainer(
         accelerator=settings.accelerator,
         devices=devices,
         num_nodes=settings.num_nodes,
-        strategy=settings.strategy,
+        strategy=build_strategy(settings.strategy, devices * settings.num_nodes),
         precision=settings.precision,  # pyright: ignore[reportArgumentType]  (checked by the schema)
         max_steps=settings.max_steps or -1,
         max_epochs=-1,
@@ -168,9 +177,9 @@ def build_trainer(
         benchmark=settings.benchmark,
         detect_anomaly=settings.detect_anomaly,
         profiler=settings.profiler,
-        logger=build_tracker(config, folder, run_id, say) or False,
+        logger=tracker or False,
         callbacks=[milestones],
-        plugins=[AtomicCheckpointIO()],
+        plugins=[milestones.writer, cluster_environment()],
         limit_val_batches=0,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
@@ -203,16 +212,11 @@ def keep_freed_memory() -> None:
             mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def is_child() -> bool:
-    """Whether this is a process that another one of the same run has started."""
-    return int(os.environ.get("LOCAL_RANK", "0")) > 0
-
-
 def say(text: str) -> None:
     """Print for a person, once however many processes there are."""
-    if not is_child():
+    if is_first():
         print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(run(main, TrainConfig, "train"))
+    sys.exit(in_turn(lambda: run(main, TrainConfig, "train")))

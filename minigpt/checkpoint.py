@@ -6,10 +6,12 @@ training, without anything else at hand. It is only ever read with `weights_only
 loading one cannot run code.
 """
 
+import math
 import warnings
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -22,6 +24,17 @@ from minigpt.model.gpt import GPT
 #: The key of our own data: `model_config`, `vocab_size`, `tokenizer` (JSON text), `config`
 #: (every setting), `documents` (of the training part), `step`, `val_loss`, `best_val_loss`, …
 RECORD = "minigpt"
+
+#: What every record has: enough to rebuild the model and to use it.
+_FOR_USE: dict[str, type] = {
+    "model_config": dict,
+    "vocab_size": int,
+    "tokenizer": str,
+    "documents": int,
+}
+
+#: Most bytes of a positional table: the sinusoidal one is made, so no file shows its size.
+_LARGEST_TABLE = 1 << 30
 
 #: The Lightning module holds the model as `self.model`, so its state dict has this prefix.
 MODEL_PREFIX = "model."
@@ -53,7 +66,30 @@ def write_checkpoint(path: Path, contents: dict[str, Any]) -> None:
 def read_checkpoint(path: Path, *, device: str | torch.device = "cpu") -> dict[str, Any]:
     """The contents of a checkpoint of ours, tensors on `device`.
 
-    Raises `InputError` if the file is missing, damaged, or of another program.
+    The record has what a model needs, `state_dict` holds tensors that the file is large enough
+    for. Raises `InputError` if the file is missing, damaged, or of another program.
+    """
+    contents = _read(path, device)
+    if contents is None:
+        raise InputError(_unreadable(path))
+    record = _record_in(contents)
+    if record is None:
+        raise InputError(f"{path}: not a checkpoint of this program (it has no '{RECORD}' record)")
+    check_record(path, record, _FOR_USE)
+    _check_tensors(path, contents.get("state_dict"))
+    return contents
+
+
+def _record_in(contents: Any) -> dict[str, Any] | None:
+    """Our record in what a file holds, if that has one."""
+    record = cast("dict[str, Any]", contents).get(RECORD) if isinstance(contents, dict) else None
+    return cast("dict[str, Any]", record) if isinstance(record, dict) else None
+
+
+def _read(path: Path, device: str | torch.device = "cpu") -> Any:
+    """What is in a file, or None if it is damaged, or anything but a checkpoint.
+
+    torch looks at no checksum, and lets a packed entry grow to any size: both are seen to here.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such checkpoint file")
@@ -63,24 +99,61 @@ def read_checkpoint(path: Path, *, device: str | torch.device = "cpu") -> dict[s
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     try:
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+            if unpacked > path.stat().st_size or archive.testzip() is not None:
+                return None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what torch thinks of a file that is no checkpoint
-            contents = torch.load(path, map_location=device, weights_only=True)
-    except Exception as error:  # what is not a pickle can make the unpickler raise anything
-        raise InputError(_unreadable(path)) from error
-    if not isinstance(contents, dict) or RECORD not in contents:
-        raise InputError(f"{path}: not a checkpoint of this program (it has no '{RECORD}' record)")
-    return contents  # pyright: ignore[reportUnknownVariableType]
+            return torch.load(path, map_location=device, weights_only=True)
+    except Exception:  # noqa: BLE001  what is not a pickle can make the unpickler raise anything
+        return None
 
 
 def _unreadable(path: Path) -> str:
-    """Say that a file is damaged or foreign, and name its neighbour if that can be used."""
+    """Say that a file is damaged or foreign, and name the newest beside it that can be read."""
     message = f"{path}: damaged, or not a checkpoint"
-    for name in ("last.ckpt", "best.ckpt"):
-        other = path.with_name(name)
-        if other != path and other.is_file():
-            return f"{message}; {other} is beside it"
-    return message
+    steps: dict[Path, int] = {}
+    for other in path.parent.glob("*.ckpt"):
+        record = _record_in(_read(other)) if other != path and other.is_file() else None
+        if record is not None:
+            step = record.get("step")
+            steps[other] = step if isinstance(step, int) else 0
+    if not steps:
+        return message
+    newest = max(sorted(steps), key=lambda other: steps[other])
+    return f"{message}; use {newest} beside it, which is whole (step {steps[newest]})"
+
+
+def check_record(path: Path, record: dict[str, Any], wanted: dict[str, type]) -> None:
+    """Raise `InputError` if a part of a checkpoint's record is missing or of another type."""
+    for name, kind in wanted.items():
+        value = record.get(name)
+        fits = isinstance(value, int | float if kind is float else kind)
+        if not fits or isinstance(value, bool):
+            found = "missing" if name not in record else f"of type {type(value).__name__}"
+            raise InputError(f"{path}: {name} in its record is {found}, must be {kind.__name__}")
+        if isinstance(value, int | float) and not 0 <= value < math.inf:
+            raise InputError(f"{path}: {name} in its record is {value}, must be 0 or more")
+
+
+def _check_tensors(path: Path, weights: Any) -> None:
+    """Raise `InputError` unless `weights` are named tensors of numbers that are in the file."""
+    if not isinstance(weights, dict):
+        raise InputError(f"{path}: its state_dict is {type(weights).__name__}, must be dict")
+    size = 0
+    for name, tensor in cast("dict[object, object]", weights).items():
+        usable = (
+            isinstance(tensor, torch.Tensor)
+            and tensor.layout == torch.strided
+            and tensor.is_floating_point()
+            and not tensor.is_meta
+        )
+        if not isinstance(name, str) or not usable:
+            raise InputError(f"{path}: {name} in its state_dict is no tensor of floating point")
+        size += cast("torch.Tensor", tensor).nbytes
+    if size > path.stat().st_size:
+        raise InputError(f"{path}: its weights claim {size:,} bytes, more than the file has")
 
 
 def load_model(
@@ -88,26 +161,59 @@ def load_model(
 ) -> LoadedModel:
     """Rebuild the model and the tokenizer of a checkpoint, for use: in evaluation mode.
 
-    `dtype` None keeps the dtype of the stored weights. Raises `InputError` as `read_checkpoint`
-    does, and if the file's own parts do not fit each other.
+    `dtype` None is float32. Raises `InputError` as `read_checkpoint` does, and if the file's own
+    parts do not fit each other.
     """
-    contents = read_checkpoint(path)
-    record: dict[str, Any] = contents[RECORD]
+    return build_model(path, read_checkpoint(path), device=device, dtype=dtype)
+
+
+def build_model(
+    path: Path,
+    contents: dict[str, Any],
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+) -> LoadedModel:
+    """The model in what `read_checkpoint` read from `path`, as `load_model` gives it."""
+    record = contents[RECORD]
+    weights = {
+        name.removeprefix(MODEL_PREFIX): tensor for name, tensor in contents["state_dict"].items()
+    }
     try:
+        config = from_plain(ModelConfig, record["model_config"])
         tokenizer = Tokenizer.from_json(record["tokenizer"])
-        model = GPT(from_plain(ModelConfig, record["model_config"]), record["vocab_size"])
-        weights = {
-            name.removeprefix(MODEL_PREFIX): tensor
-            for name, tensor in contents["state_dict"].items()
-            if name.startswith(MODEL_PREFIX)
-        }
-        model.load_state_dict(weights)
-    except (KeyError, RuntimeError, TypeError) as error:
+    except (InputError, LookupError, TypeError, ValueError, AttributeError) as error:
         summary = " ".join(str(error).split())
-        raise InputError(f"{path}: its parts do not fit each other: {summary}") from error
-    if tokenizer.vocab_size != model.vocab_size:
+        raise InputError(f"{path}: its record cannot be used: {summary}") from error
+    if tokenizer.vocab_size != record["vocab_size"]:
         raise InputError(
-            f"{path}: the tokenizer has {tokenizer.vocab_size} tokens"
-            f" and the model {model.vocab_size}"
+            f"{path}: its tokenizer has {tokenizer.vocab_size} tokens"
+            f" and its model {record['vocab_size']}"
         )
-    return LoadedModel(model.to(device=device, dtype=dtype).eval(), tokenizer, record)
+    _check_fit(path, config, tokenizer.vocab_size, weights)
+    model = GPT(config, tokenizer.vocab_size).to(dtype=dtype)
+    model.load_state_dict(weights)
+    return LoadedModel(model.to(device=device).eval(), tokenizer, record)
+
+
+def _check_fit(
+    path: Path, config: ModelConfig, vocab_size: int, weights: dict[str, torch.Tensor]
+) -> None:
+    """Raise `InputError` unless the weights are those of the model; takes no memory for one."""
+    fault = f"{path}: its parts do not fit each other: "
+    made = config.block_size * config.n_embd * 4 if config.position == "sinusoidal" else 0
+    if config.n_layer > len(weights) or made > _LARGEST_TABLE:
+        raise InputError(f"{fault}the model's config is of a larger one than the file holds")
+    try:
+        with torch.device("meta"):
+            expected = GPT(config, vocab_size).state_dict()
+    except RuntimeError as error:  # more bytes than a number can count
+        raise InputError(f"{fault}the model's config is of no possible one") from error
+    for name in sorted(expected.keys() | weights.keys()):
+        shapes = [tuple(each[name].shape) for each in (weights, expected) if name in each]
+        if len(shapes) < 2:
+            raise InputError(f"{fault}{name} is in only one of its weights and its config")
+        if shapes[0] != shapes[1]:
+            raise InputError(f"{fault}{name} is {shapes[0]}, its config says {shapes[1]}")
+        if not torch.isfinite(weights[name]).all():
+            raise InputError(f"{path}: {name} in its weights is not finite")

@@ -4,8 +4,11 @@ Exit status: 0 the end was reached; 2 the input is wrong; 1 the end was not reac
 Ctrl-C. `MINIGPT_DEBUG=1` shows the traceback of an error as well.
 """
 
+import contextlib
+import dataclasses
 import errno
 import os
+import shlex
 import signal
 import sys
 import traceback
@@ -19,7 +22,9 @@ from minigpt.composition import compose_presets, keys_of_preset
 from minigpt.config import check
 from minigpt.errors import InputError, RunError
 from minigpt.help import help_text
+from minigpt.run_folder import check_run_dir, create_run_folder, expanded, shown_command
 from minigpt.settings import set_value, settings
+from minigpt.sweep import Job, sweep_table
 
 Schema = TypeVar("Schema")
 #: A command: the config, and the dotted keys that this command line set; an exit status or None.
@@ -38,7 +43,7 @@ def run(
     argv = sys.argv[1:] if argv is None else argv
     previous = signal.signal(signal.SIGTERM, _terminate)
     try:
-        return _with_status(lambda: _run(main, schema, config_name, argv))
+        return _with_status(lambda: _run(main, schema, config_name, argv))[0]
     finally:
         signal.signal(signal.SIGTERM, previous)
 
@@ -95,46 +100,66 @@ def _run_sweep(
     """Run every combination, one after another in this process; the worst status.
 
     All are composed before the first starts. Each has a run folder of its own, and `sys.argv`
-    says what it is told, since processes that a job starts are started from there.
+    says what it is told, since processes that a job starts are started from there. A table of
+    what became of them is shown at the end, whatever the end is.
     """
     if "run_dir" not in {setting.key for setting in settings(schema)}:
         raise InputError("-m: sweeps are for train.py")
-    jobs = sweep(arguments)
-    if run_dir := arguments.texts.get("run_dir", [""])[-1]:
-        for number, (job, _) in enumerate(jobs):
-            job.texts["run_dir"] = [str(Path(run_dir) / str(number))]
-    composed = [_compose(job, schema, config_name) for job, _ in jobs]
-    command, worst = sys.argv, REACHED
+    run_dir = expanded("run_dir", arguments.texts.get("run_dir", [""])[-1])
+    resume = arguments.texts.get("resume", [""])[-1]
+    if resume == "auto" and not run_dir:
+        raise InputError("-m resume=auto: name the folder of the sweep to go on with: run_dir=…")
+    combinations = sweep(arguments)
+    for job, _ in combinations:
+        _compose(job, schema, config_name)
+    folder = Path(run_dir) if run_dir else create_run_folder("")
+    jobs = [Job(label, folder / str(n)) for n, (_, label) in enumerate(combinations)]
+    if not resume:
+        for job in jobs:
+            check_run_dir(str(job.folder))
+    command = sys.argv
     try:
-        for number, ((job, label), (config, named)) in enumerate(zip(jobs, composed, strict=True)):
+        for number, ((asked, label), job) in enumerate(zip(combinations, jobs, strict=True)):
             _say(f"job {number + 1} of {len(jobs)}: {label}")
-            sys.argv = [command[0], *job.items()]
-            status = _with_status(lambda c=config, n=named: main(c, n))
-            worst = max(worst, status)
-            if status in (INTERRUPTED, TERMINATED):
+            asked.texts["run_dir"] = [str(job.folder)]
+            asked.texts.setdefault("logger.name", [label])  # its folder's name is a number
+            sys.argv = [command[0], *asked.items()]
+            composed = _compose(asked, schema, config_name)
+            job.status = TERMINATED  # by SIGTERM, where nothing else is said
+            job.status, job.message = _with_status(lambda c=composed: main(*c))
+            if job.status in (INTERRUPTED, TERMINATED):
                 break
     finally:
         sys.argv = command
-    return worst
+        sys.stderr.write(f"\n{sweep_table(jobs)}\n")
+        if any(job.status in (None, INTERRUPTED, TERMINATED) for job in jobs):
+            going_on = {"run_dir": [str(folder)], "resume": [resume or "auto"]}
+            again = dataclasses.replace(arguments, texts=arguments.texts | going_on)
+            _say(f"go on with: {shown_command('train.py')} -m {shlex.join(again.items())}")
+        if not run_dir:
+            with contextlib.suppress(OSError):  # unless no job has made its own there
+                os.removedirs(folder)
+    return max(job.status or REACHED for job in jobs)
 
 
-def _with_status(work: Callable[[], int | None]) -> int:
-    """Do the work; its status, with one line on stderr if it did not reach its end."""
+def _with_status(work: Callable[[], int | None]) -> tuple[int, str]:
+    """Do the work; its status and, if it did not reach its end, why: a line on stderr too."""
     try:
         status = work()
         sys.stdout.flush()
     except KeyboardInterrupt:
         _say("stopped")
-        return INTERRUPTED
+        return INTERRUPTED, ""
     except Exception as error:  # noqa: BLE001  the last place that can turn it into a line
         if isinstance(error, BrokenPipeError) and _reader_has_gone():
-            return REACHED
+            return REACHED, ""
         if os.environ.get("MINIGPT_DEBUG") == "1":
             traceback.print_exc()
         _say(f"error: {_explained(error)}")
         too_long = isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG
-        return WRONG_INPUT if too_long or isinstance(error, InputError) else FAILED
-    return status or REACHED
+        wrong = too_long or isinstance(error, InputError)
+        return WRONG_INPUT if wrong else FAILED, _explained(error)
+    return status or REACHED, ""
 
 
 def _explained(error: Exception) -> str:

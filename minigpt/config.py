@@ -138,7 +138,10 @@ class TrainerConfig:
         form=(r"auto|[1-9][0-9]*", "auto or at least 1"),
     )  # fmt: skip
     num_nodes: int = setting(1, "machines that train together", low=1)
-    strategy: str = setting("auto", "how processes share the work", choices=("auto", "ddp"))
+    strategy: str = setting(
+        "auto", "how processes share the work; fsdp divides the model over CUDA GPUs",
+        choices=("auto", "ddp", "fsdp"),
+    )  # fmt: skip
     precision: str | None = setting(
         None, "arithmetic of the forward and backward pass",
         choices=("32-true", "bf16-mixed", "16-mixed", "64-true"),
@@ -188,6 +191,9 @@ class TrainConfig:
         "", "a run folder or checkpoint whose model and tokenizer to start from", free_text=True
     )
     compile: bool = setting(False, "compile the model; slow to start, then faster")
+    activation_checkpointing: bool = setting(
+        False, "compute a block's activations again for its gradient: less memory, more time"
+    )
     sample_every_n_steps: int | None = setting(
         None, "steps between samples in samples.txt; with each validation if null", low=1
     )

@@ -5,9 +5,8 @@ and saved with the config, and a resume uses the saved values.
 """
 
 import dataclasses
-import os
 
-from minigpt.config import TrainConfig
+from minigpt.config import TrainConfig, TrainerConfig
 from minigpt.errors import InputError
 
 
@@ -64,7 +63,7 @@ def find_device(accelerator: str) -> Device:
 def fill(config: TrainConfig, device: Device) -> TrainConfig:
     """A copy of `config` with no null left that depends on size or device.
 
-    Raises `InputError` for a precision or a number of processes that cannot be had.
+    Raises `InputError` for a precision, a strategy or a number of processes that cannot be had.
     """
     from minigpt.data.batches import rows_per_micro_batch
 
@@ -79,19 +78,16 @@ def fill(config: TrainConfig, device: Device) -> TrainConfig:
     batch_size = config.data.batch_size
     if batch_size is None:
         batch_size = preset.batch_size_cpu if on_cpu else preset.batch_size
-    if (
-        config.trainer.num_nodes > 1
-        and "MASTER_ADDR" not in os.environ
-        and "SLURM_NTASKS" not in os.environ
-    ):
-        raise InputError(
-            f"trainer.num_nodes={config.trainer.num_nodes}: start a process on each machine with"
-            " torchrun or SLURM, which say how they find each other (MASTER_ADDR is not set)"
-        )
+    processes = device_count(config.trainer.devices, device) * config.trainer.num_nodes
+    _check_strategy(config.trainer, device, processes)
     if config.overfit and config.trainer.accumulate_grad_batches != 1:
         raise InputError("trainer.accumulate_grad_batches: overfit=true trains on one batch; use 1")
+    if config.overfit and processes != 1:
+        raise InputError(
+            f"trainer.devices={config.trainer.devices}: overfit=true trains on one batch, which is"
+            " not divided; use trainer.devices=1 trainer.num_nodes=1"
+        )
     if not config.overfit:
-        processes = _device_count(config.trainer.devices, device) * config.trainer.num_nodes
         rows_per_micro_batch(batch_size, config.trainer.accumulate_grad_batches, processes)
     return dataclasses.replace(
         config,
@@ -121,14 +117,32 @@ def peak_learning_rate(n_embd: int) -> float:
     return min(4e-3, 0.5 / n_embd)
 
 
-def _device_count(devices: str, device: Device) -> int:
-    """How many processes a machine runs; any number on a CPU."""
+def device_count(devices: str, device: Device) -> int:
+    """How many processes a machine runs; any number on a CPU.
+
+    Raises `InputError` if it has fewer devices.
+    """
     if devices == "auto":
         return device.count
     count = int(devices)
     if device.kind != "cpu" and count > device.count:
         raise InputError(f"trainer.devices={count}: this machine has {device.count}")
     return count
+
+
+def _check_strategy(trainer: TrainerConfig, device: Device, processes: int) -> None:
+    if trainer.strategy == "fsdp" and device.kind != "cuda":
+        raise InputError(
+            f"trainer.strategy=fsdp: divides a model over the memory of CUDA GPUs, this is"
+            f" {device.name}; use ddp"
+        )
+    if trainer.strategy == "fsdp" and trainer.precision == "64-true":
+        raise InputError("trainer.strategy=fsdp: has no float64; use trainer.precision=32-true")
+    if device.kind == "mps" and (processes > 1 or trainer.strategy != "auto"):
+        raise InputError(
+            f"trainer.strategy={trainer.strategy}: an Apple GPU works alone; use"
+            " trainer.strategy=auto trainer.num_nodes=1, or trainer.accelerator=cpu"
+        )
 
 
 def _precision(asked: str | None, device: Device) -> str:

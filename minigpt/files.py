@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import shutil
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
@@ -22,8 +23,7 @@ def written_whole(path: Path) -> Generator[BinaryIO, None, None]:
     It is flushed to the disk, renamed, and looked at. Raises `OSError` if that cannot be done;
     what was at `path` before then stays, as it does if the block raises.
     """
-    # two machines that share the folder can have processes of the same number
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}.part")
+    temporary = _temporary(path)
     try:
         with temporary.open("wb") as file:
             yield file
@@ -36,6 +36,36 @@ def written_whole(path: Path) -> Generator[BinaryIO, None, None]:
         temporary.unlink(missing_ok=True)
     if (seen := path.stat().st_size) != size:
         raise OSError(errno.EIO, f"{seen} of {size} bytes are there")
+
+
+def link_whole(source: Path, path: Path) -> None:
+    """Give a file that is whole and will not change a second name; a copy where that cannot be.
+
+    Raises `OSError` if it cannot be written; what was at `path` before then stays.
+    """
+    temporary = _temporary(path)
+    try:
+        os.link(source, temporary)
+    except OSError:  # a file system without links
+        with source.open("rb") as original, written_whole(path) as copy:
+            shutil.copyfileobj(original, copy)
+        return
+    try:
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    finally:  # a rename to a name of the same file leaves both
+        temporary.unlink(missing_ok=True)
+
+
+def clear_unfinished(folder: Path) -> None:
+    """Remove what a kill left half-written in a folder that nobody else writes to."""
+    for path in folder.glob(".*.part"):
+        path.unlink(missing_ok=True)
+
+
+def _temporary(path: Path) -> Path:
+    # two machines that share the folder can have processes of the same number
+    return path.with_name(f".{path.name}.{uuid4().hex}.part")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -18,6 +18,8 @@ RUNS = Path("runs")
 LATEST = RUNS / "latest"
 BEST = Path("checkpoints", "best.ckpt")
 LAST = Path("checkpoints", "last.ckpt")
+#: What a run writes beside its checkpoints.
+FILES = ("config.yaml", "metrics.csv", "summary.json", "loss.png", "samples.txt")
 
 _PROJECT = Path(__file__).resolve().parents[1]
 
@@ -32,15 +34,40 @@ def _how_to_make_one() -> str:
     return f"train one with: {shown_command('train.py')}"
 
 
+def expanded(setting: str, place: str) -> str:
+    """The path `place` with `~` read as a shell reads it; a shell leaves it alone after `=`.
+
+    Raises `InputError` that names the setting where there is no such home.
+    """
+    try:
+        return str(Path(place).expanduser()) if place.startswith("~") else place
+    except RuntimeError as error:
+        raise InputError(f"{setting}={place}: {error}") from error
+
+
 def check_run_dir(run_dir: str) -> None:
     """Raise `InputError` if a new run cannot have the folder `run_dir`; makes nothing."""
-    folder = Path(run_dir) if run_dir else RUNS
-    if any((folder / name).is_file() for name in (BEST, LAST)):
+    if not run_dir:
+        check_folder(RUNS, str(RUNS))
+        return
+    folder = Path(run_dir)
+    if any(path.is_file() for path in (folder / LAST.parent).glob("*.ckpt")):
         raise InputError(
-            f"run_dir={run_dir}: holds a checkpoint already; go on with"
-            f" resume={shlex.quote(run_dir)}, or name another folder"
+            f"run_dir={run_dir}: holds a checkpoint already; add resume=auto to go on with it,"
+            " or name another folder"
         )
-    check_folder(folder, f"run_dir={run_dir}" if run_dir else str(RUNS))
+    check_writable(folder, f"run_dir={run_dir}")
+
+
+def check_writable(folder: Path, setting: str) -> None:
+    """Raise `InputError`, which `setting` begins, if a run cannot write its files to `folder`."""
+    check_folder(folder, setting)
+    checkpoints = folder / LAST.parent
+    if checkpoints.exists() or checkpoints.is_symlink():
+        check_folder(checkpoints, setting)
+    for path in (*(folder / name for name in FILES), folder / LAST, folder / BEST):
+        if path.exists() and not path.is_file():
+            raise InputError(f"{setting}: {path} stands where a file is to be written")
 
 
 def create_run_folder(run_dir: str) -> Path:
@@ -106,10 +133,10 @@ def latest_run() -> Path | None:
 def find_checkpoint(place: str, *, for_resuming: bool = False) -> Path:
     """The checkpoint file that `place` means.
 
-    `place` is a file, or a run folder: its best checkpoint for use, its last for resuming;
+    `place` is a file, or a run folder: its best checkpoint for use, its newest for resuming;
     empty means the newest run. Raises `InputError` where there is none.
     """
-    folder: Path | None = Path(place) if place else latest_run()
+    folder: Path | None = Path(expanded("checkpoint", place)) if place else latest_run()
     if folder is None:
         raise InputError(f"no run found under {RUNS}{os.sep}; {_how_to_make_one()}")
     if folder == LATEST:
@@ -120,11 +147,23 @@ def find_checkpoint(place: str, *, for_resuming: bool = False) -> Path:
         raise InputError(
             f"{place or folder}: no such run folder or checkpoint; {_how_to_make_one()}"
         )
-    for name in (LAST, BEST) if for_resuming else (BEST, LAST):
-        for candidate in (folder / name, folder / name.name):
+    for inside in (folder / LAST.parent, folder):
+        last, best = inside / LAST.name, inside / BEST.name
+        numbered = numbered_checkpoints(inside)[-1:]
+        for candidate in (last, *numbered, best) if for_resuming else (best, last, *numbered):
             if candidate.is_file():
                 return candidate
     raise InputError(f"{place or folder}: no checkpoint in this folder; {_how_to_make_one()}")
+
+
+def numbered_name(step: int) -> str:
+    """The file name of the checkpoint that is kept of a step (`saving.keep`)."""
+    return f"step_{step:08}.ckpt"
+
+
+def numbered_checkpoints(folder: Path) -> list[Path]:
+    """The numbered checkpoints in a folder, oldest first."""
+    return sorted(folder.glob("step_*.ckpt"), key=lambda path: (len(path.name), path.name))
 
 
 def run_folder_of(checkpoint: Path) -> Path | None:

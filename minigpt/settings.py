@@ -106,12 +106,14 @@ def must_be(setting: Setting, value: object) -> InputError:
 
 
 def shown(value: object) -> str:
-    """A value as it would be typed; nothing for an empty list."""
+    """A value as it would be typed; the items of a list with commas between."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    return "" if value == [] else str(value)
+    if isinstance(value, list):
+        return ", ".join(map(shown, cast("list[object]", value)))
+    return str(value)
 
 
 def value_of(config: Any, key: str) -> Any:

@@ -1,7 +1,15 @@
 """The one file: whole or not there, safe to load, enough by itself."""
 
+import dataclasses
+import json
 import os
 import pickle
+import resource
+import struct
+import sys
+import time
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +41,7 @@ def contents(config: ModelConfig = CONFIG) -> dict[str, Any]:
             "model_config": plain(config),
             "vocab_size": tokenizer.vocab_size,
             "tokenizer": tokenizer.to_json(),
+            "documents": 1,
         },
     }
 
@@ -80,14 +89,170 @@ class RunsCode:
         return os.mkdir, (str(self.path),)
 
 
-def test_a_checkpoint_that_would_run_code_is_refused_and_does_not(tmp_path: Path) -> None:
+def rewritten(path: Path, change: Callable[[str, bytes], bytes], packing: int = 0) -> None:
+    """Write the archive at `path` again, each entry as `change(name, content)` gives it."""
+    with zipfile.ZipFile(path) as archive:
+        entries = {entry.filename: archive.read(entry) for entry in archive.infolist()}
+    with zipfile.ZipFile(path, "w", packing) as archive:
+        for name, content in entries.items():
+            archive.writestr(name, change(name, content))
+
+
+def legacy(path: Path, trap: Path) -> None:
+    torch.save(contents() | {"x": RunsCode(trap)}, path, _use_new_zipfile_serialization=False)
+
+
+def plain_pickle(path: Path, trap: Path) -> None:
+    path.write_bytes(pickle.dumps(contents() | {"x": RunsCode(trap)}))
+
+
+def poisoned_pickle_of_a_sound_file(path: Path, trap: Path) -> None:
+    torch.save(contents(), path)
+    poison = pickle.dumps(RunsCode(trap), protocol=2)
+    rewritten(path, lambda name, old: poison if name.endswith("data.pkl") else old)
+
+
+def poison_before_what_is_sound(path: Path, trap: Path) -> None:
+    torch.save(contents(), path)
+    poison = pickle.dumps(RunsCode(trap), protocol=2)[2:-1] + pickle.POP
+    rewritten(
+        path, lambda name, old: old[:2] + poison + old[2:] if name.endswith("data.pkl") else old
+    )
+
+
+def inside(*place: str) -> Callable[[Path, Path], None]:
+    """A file of ours with such an object somewhere in it."""
+
+    def make(path: Path, trap: Path) -> None:
+        whole = contents()
+        part = whole
+        for name in place[:-1]:
+            part = part.setdefault(name, {})
+        part[place[-1]] = RunsCode(trap)
+        torch.save(whole, path)
+
+    return make
+
+
+MALICE: list[Callable[[Path, Path], None]] = [
+    inside("x"),
+    inside("state_dict"),
+    inside("state_dict", MODEL_PREFIX + "norm.weight"),
+    inside(RECORD),
+    inside(RECORD, "tokenizer"),
+    inside(RECORD, "config", "seed"),
+    inside("optimizer_states", "0", "state"),
+    inside("hyper_parameters", "_instantiator"),
+    legacy,
+    plain_pickle,
+    poisoned_pickle_of_a_sound_file,
+    poison_before_what_is_sound,
+]
+
+
+@pytest.mark.parametrize("make", MALICE)
+def test_a_checkpoint_that_would_run_code_is_refused_and_does_not(
+    tmp_path: Path, make: Callable[[Path, Path], None]
+) -> None:
     trap = tmp_path / "ran"
-    torch.save(contents() | {"state_dict": RunsCode(trap)}, tmp_path / "torch.ckpt")
-    (tmp_path / "plain.ckpt").write_bytes(pickle.dumps(RunsCode(trap)))
-    for name in ("torch.ckpt", "plain.ckpt"):
-        with pytest.raises(InputError, match="damaged, or not a checkpoint"):
-            read_checkpoint(tmp_path / name)
+    make(tmp_path / "a.ckpt", trap)
+    for read in (read_checkpoint, load_model):
+        with pytest.raises(InputError, match=r"a.ckpt: damaged, or not a checkpoint$"):
+            read(tmp_path / "a.ckpt")
+    # in the folder of a damaged one too, where what is beside it is looked at
+    (tmp_path / "b.ckpt").write_bytes(b"")
+    with pytest.raises(InputError, match=r"b.ckpt: damaged, or not a checkpoint$"):
+        read_checkpoint(tmp_path / "b.ckpt")
     assert not trap.exists()
+
+
+def test_the_traps_spring_where_nobody_takes_care(tmp_path: Path) -> None:
+    for number, make in enumerate(MALICE):
+        path, trap = tmp_path / f"{number}.ckpt", tmp_path / f"ran{number}"
+        make(path, trap)
+        if make is plain_pickle:
+            pickle.loads(path.read_bytes())  # noqa: S301  (that is what is shown)
+        else:
+            torch.load(path, weights_only=False)
+        assert trap.is_dir(), make
+
+
+def test_a_class_named_in_hyperparameters_is_not_looked_for(tmp_path: Path) -> None:
+    whole = contents() | {
+        "hyper_parameters": {"_instantiator": "os.system", "_class_path": "antigravity.fly"},
+        "hparams_name": "kwargs",
+        "pytorch-lightning_version": "not a version",
+        "callbacks": {"Milestones": {"_target_": "os.system"}},
+    }
+    write_checkpoint(tmp_path / "a.ckpt", whole)
+    assert load_model(tmp_path / "a.ckpt").model.vocab_size == 6
+    assert "antigravity" not in sys.modules
+
+
+# ------------------------------------------------------------------ larger than it is
+
+
+def test_a_packed_file_is_refused_before_it_grows(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    torch.save(contents() | {"x": torch.zeros(10_000_000)}, path)
+    rewritten(path, lambda _, old: old, zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < 100_000
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match="damaged, or not a checkpoint"):
+        read_checkpoint(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 10_000  # of 40,000 KiB
+
+
+def test_a_tensor_that_claims_more_than_the_file_is_refused(tmp_path: Path) -> None:
+    whole = contents()
+    whole["state_dict"]["model.x"] = torch.zeros(1).expand(1_000_000_000)
+    write_checkpoint(tmp_path / "a.ckpt", whole)
+    with pytest.raises(InputError, match=r"its weights claim 4,000,00.* more than the file has"):
+        read_checkpoint(tmp_path / "a.ckpt")
+    path = tmp_path / "b.ckpt"
+    torch.save(contents() | {"x": torch.zeros(1000)}, path)
+    thousand, claimed = b"M\xe8\x03", b"J" + (10**9).to_bytes(4, "little")
+    rewritten(path, lambda _, old: old.replace(thousand, claimed))
+    with pytest.raises(InputError, match="damaged, or not a checkpoint"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("n_layer", 10**9), ("block_size", 10**12), ("n_embd", 10**9)],
+)
+@pytest.mark.parametrize("position", ["learned", "sinusoidal"])
+def test_a_config_of_a_huge_model_is_refused_at_once(
+    tmp_path: Path, setting: str, value: int, position: str
+) -> None:
+    whole = contents(dataclasses.replace(CONFIG, position=position))
+    whole[RECORD]["model_config"][setting] = value
+    write_checkpoint(tmp_path / "a.ckpt", whole)
+    started = time.process_time()
+    with pytest.raises(InputError, match="do not fit each other"):
+        load_model(tmp_path / "a.ckpt")
+    assert time.process_time() - started < 2
+
+
+def test_a_huge_vocabulary_is_refused(tmp_path: Path) -> None:
+    whole = contents()
+    whole[RECORD]["vocab_size"] = 10**12
+    write_checkpoint(tmp_path / "a.ckpt", whole)
+    with pytest.raises(InputError, match="its tokenizer has 6 tokens and its model 1000000000000"):
+        load_model(tmp_path / "a.ckpt")
+
+
+def test_a_tokenizer_of_huge_ids_is_refused(tmp_path: Path) -> None:
+    whole = contents()
+    written = json.loads(whole[RECORD]["tokenizer"])
+    written["model"]["vocab"]["a"] = 2**32 - 2
+    whole[RECORD] |= {"tokenizer": json.dumps(written), "vocab_size": 2**32 - 1}
+    write_checkpoint(tmp_path / "a.ckpt", whole)
+    with pytest.raises(InputError, match="ids go up to 4,294,967,294 for 6 tokens"):
+        load_model(tmp_path / "a.ckpt")
+
+
+# ------------------------------------------------------------------ damage
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, 0.5, 0.999])
@@ -115,9 +280,80 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
         read_checkpoint(tmp_path / "missing.ckpt")
 
 
-def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    wrong = contents()
-    del wrong["state_dict"][MODEL_PREFIX + "embedding.weight"]
-    write_checkpoint(tmp_path / "a.ckpt", wrong)
-    with pytest.raises(InputError, match="do not fit each other"):
+def without(name: str) -> Callable[[dict[str, Any]], None]:
+    def change(whole: dict[str, Any]) -> None:
+        part = whole[RECORD] if name in whole[RECORD] else whole["state_dict"]
+        del part[name]
+
+    return change
+
+
+def with_part(place: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(whole: dict[str, Any]) -> None:
+        part: Any = whole
+        *groups, name = place.split("/")
+        for group in groups:
+            part = part[group]
+        part[name] = value
+
+    return change
+
+
+WEIGHT = MODEL_PREFIX + "norm.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (without(MODEL_PREFIX + "embedding.weight"), "embedding.weight is in only one of"),
+        (with_part("state_dict/model.more", torch.zeros(2)), "more is in only one of"),
+        (with_part(f"state_dict/{WEIGHT}", torch.zeros(9)), r"norm.weight is \(9,\), .* \(8,\)"),
+        (with_part(f"state_dict/{WEIGHT}", torch.full((8,), torch.nan)), "norm.weight.*finite"),
+        (with_part(f"state_dict/{WEIGHT}", torch.zeros(8).int()), "norm.weight in its state_dict"),
+        (with_part(f"state_dict/{WEIGHT}", torch.zeros(8, device="meta")), "no tensor of floating"),
+        (with_part(f"state_dict/{WEIGHT}", torch.zeros(8).to_sparse()), "no tensor of floating"),
+        (with_part(f"state_dict/{WEIGHT}", [1.0] * 8), "norm.weight in its state_dict"),
+        (with_part("state_dict/3", torch.zeros(8)), "3 is in only one of"),
+        (with_part("state_dict", [1]), "its state_dict is list, must be dict"),
+        (with_part(RECORD, 3), "not a checkpoint of this program"),
+        (without("vocab_size"), "vocab_size in its record is missing, must be int"),
+        (without("documents"), "documents in its record is missing"),
+        (with_part(f"{RECORD}/vocab_size", "6"), "vocab_size in its record is of type str"),
+        (with_part(f"{RECORD}/vocab_size", True), "vocab_size in its record is of type bool"),
+        (with_part(f"{RECORD}/documents", -1), "documents in its record is -1, must be 0 or more"),
+        (with_part(f"{RECORD}/model_config", []), "model_config in its record is of type list"),
+        (with_part(f"{RECORD}/model_config/n_layer", "2"), "n_layer=2: must be int"),
+        (with_part(f"{RECORD}/model_config/n_head", 3), "must be a multiple of n_head=3"),
+        (with_part(f"{RECORD}/model_config/rope", True), "unknown setting rope"),
+        (with_part(f"{RECORD}/model_config", {1: 2}), "its record cannot be used"),
+        (with_part(f"{RECORD}/tokenizer", "{}"), "not a tokenizer's JSON"),
+        (with_part(f"{RECORD}/tokenizer", ""), "not a tokenizer's JSON"),
+    ],
+)
+def test_parts_that_are_wrong_are_refused_in_one_line(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], says: str
+) -> None:
+    whole = contents()
+    change(whole)
+    write_checkpoint(tmp_path / "a.ckpt", whole)
+    with pytest.raises(InputError, match=says) as caught:
         load_model(tmp_path / "a.ckpt")
+    assert str(caught.value).startswith(f"{tmp_path}/a.ckpt: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_every_flipped_byte_of_a_tensor_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    write_checkpoint(path, contents())
+    with zipfile.ZipFile(path) as archive:
+        tensor = next(e for e in archive.infolist() if e.filename.endswith("data/0"))
+    whole = path.read_bytes()
+    start = tensor.header_offset
+    sizes = struct.unpack_from("<HH", whole, start + 26)  # of the name and of what pads it
+    place = start + 30 + sum(sizes) + 20
+    for bit in range(8):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << bit
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match="damaged"):
+            read_checkpoint(path)

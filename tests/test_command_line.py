@@ -1,4 +1,7 @@
+import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -210,6 +213,15 @@ def test_help_is_shown_whatever_else_is_asked(
 # ------------------------------------------------------------------ sweeps
 
 
+@pytest.fixture
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.usefixtures("in_an_empty_folder")
 def test_a_sweep_calls_main_for_each_combination(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,29 +229,37 @@ def test_a_sweep_calls_main_for_each_combination(
     seen: list[list[str]] = []
 
     def main(config: TrainConfig, named: frozenset[str]) -> None:
-        assert named == {"optim.lr", "model.bias", "run_dir"}
+        assert named == {"optim.lr", "model.bias", "run_dir", "logger.name"}
         seen.append([str(config.optim.lr), str(config.model.bias), config.run_dir, *sys.argv])
 
     argv = ["-m", "optim.lr=1e-3,3e-3", "model.bias=true", "run_dir=some/runs"]
     assert run(main, TrainConfig, "train", argv) == 0
     assert seen == [
-        ["0.001", "True", "some/runs/0",
-         "train.py", "optim.lr=0.001", "model.bias=true", "run_dir=some/runs/0"],
-        ["0.003", "True", "some/runs/1",
-         "train.py", "optim.lr=0.003", "model.bias=true", "run_dir=some/runs/1"],
+        ["0.001", "True", "some/runs/0", "train.py", "optim.lr=0.001", "model.bias=true",
+         "run_dir=some/runs/0", "logger.name=optim.lr=0.001"],
+        ["0.003", "True", "some/runs/1", "train.py", "optim.lr=0.003", "model.bias=true",
+         "run_dir=some/runs/1", "logger.name=optim.lr=0.003"],
     ]  # fmt: skip
-    assert capsys.readouterr().err == "job 1 of 2: optim.lr=0.001\njob 2 of 2: optim.lr=0.003\n"
+    said = capsys.readouterr().err.splitlines()
+    assert said[:2] == ["job 1 of 2: optim.lr=0.001", "job 2 of 2: optim.lr=0.003"]
     assert sys.argv == ["train.py", "untouched"]
 
 
-def test_without_run_dir_each_job_makes_its_own() -> None:
-    assert [config.run_dir for config, _ in train("-m", "seed=1,2")[1]] == ["", ""]
+def test_without_run_dir_the_jobs_share_a_new_folder(in_an_empty_folder: Path) -> None:
+    folders = [Path(config.run_dir) for config, _ in train("-m", "seed=1,2")[1]]
+    assert [folder.name for folder in folders] == ["0", "1"]
+    assert folders[0].parent == folders[1].parent
+    assert folders[0].parent.parent == Path("runs")
+    assert list(in_an_empty_folder.iterdir()) == []  # since no job has made its own
 
 
+@pytest.mark.usefixtures("in_an_empty_folder")
 def test_free_text_is_not_swept() -> None:
-    _, calls = train("-m", "seed=1,2", "run_dir=a,b", "data=text", "data.path=c,d")
+    argv = ("-m", "seed=1,2", "run_dir=a,b", "data=text", "data.path=c,d", "logger.name=e,f")
+    _, calls = train(*argv)
     assert [config.run_dir for config, _ in calls] == ["a,b/0", "a,b/1"]
     assert all(config.data.path == ["c,d"] for config, _ in calls)
+    assert all(config.logger.name == "e,f" for config, _ in calls)
 
 
 @pytest.mark.parametrize(
@@ -252,6 +272,7 @@ def test_free_text_is_not_swept() -> None:
         ([143, 0, 0], 1, 143),
     ],
 )
+@pytest.mark.usefixtures("in_an_empty_folder")
 def test_a_sweep_ends_with_the_worst_status(
     outcomes: list[int | BaseException], n_started: int, status: int
 ) -> None:
@@ -268,10 +289,73 @@ def test_a_sweep_ends_with_the_worst_status(
     assert len(started) == n_started
 
 
-def test_a_sweep_with_a_wrong_job_starts_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_with_a_wrong_job_starts_none(
+    capsys: pytest.CaptureFixture[str], in_an_empty_folder: Path
+) -> None:
     status, calls = train("-m", "model.n_head=4,3")
     assert (status, calls) == (2, [])
     assert "must be a multiple of model.n_head=3" in capsys.readouterr().err
+    taken = in_an_empty_folder / "s" / "1" / "checkpoints"
+    taken.mkdir(parents=True)
+    (taken / "step_00000001.ckpt").write_bytes(b"")
+    for wrong, says in (
+        (("run_dir=s",), "run_dir=s/1: holds a checkpoint already; add resume=auto to go on"),
+        (("resume=auto",), "-m resume=auto: name the folder of the sweep to go on with: run_dir="),
+        (("run_dir=~no-such-user/s",), "run_dir=~no-such-user/s: "),
+        (("run_dir=/proc/s",), "run_dir=/proc/s/0: /proc cannot be written to"),
+    ):
+        status, calls = train("-m", "seed=1,2", *wrong)
+        assert (status, calls) == (2, [])
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == 1
+        assert says in lines[0]
+    assert len(train("-m", "seed=1,2", "run_dir=s", "resume=auto")[1]) == 2
+
+
+def test_a_stopped_sweep_shows_what_is_left_and_how_to_go_on(
+    capsys: pytest.CaptureFixture[str], in_an_empty_folder: Path
+) -> None:
+    def main(config: TrainConfig, _named: frozenset[str]) -> int:
+        Path(config.run_dir).mkdir(parents=True)
+        if config.seed == 1:
+            summary = {"val_loss": 2.0, "val_bits_per_byte": 1.5, "tokens_per_second": 12345.6}
+            Path(config.run_dir, "summary.json").write_text(json.dumps(summary))
+            return 0
+        if config.seed == 2:
+            raise RunError("the loss is nan")
+        return 130
+
+    argv = ["-m", "seed=1,2,3,4", "data=text", "data.path=a b.txt"]
+    assert run(main, TrainConfig, "train", argv) == 130
+    (folder,) = (in_an_empty_folder / "runs").iterdir()
+    said = capsys.readouterr().err.partition("\n\n")[2].splitlines()
+    assert [line.split() for line in said[1:5]] == [
+        ["*", "0", "seed=1", "2.0000", "1.5000", "12,346", f"runs/{folder.name}/0", "done"],
+        ["1", "seed=2", "-", "-", "-", f"runs/{folder.name}/1", "failed:", "the", "loss", "is",
+         "nan"],
+        ["2", "seed=3", "-", "-", "-", f"runs/{folder.name}/2", "stopped"],
+        ["3", "seed=4", "-", "-", "-", "not", "run"],
+    ]  # fmt: skip
+    going_on = shlex.split(said[5].partition("train.py")[2].lstrip("'"))
+    assert going_on == [
+        "-m", "data=text", "seed=1,2,3,4", "data.path=a b.txt", f"run_dir=runs/{folder.name}",
+        "resume=auto",
+    ]  # fmt: skip
+
+
+def test_sigterm_outside_of_training_ends_a_sweep_with_its_table(
+    capsys: pytest.CaptureFixture[str], in_an_empty_folder: Path
+) -> None:
+    def main(_config: TrainConfig, _named: frozenset[str]) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as caught:
+        run(main, TrainConfig, "train", ["-m", "seed=1,2"])
+    assert caught.value.code == 143
+    table = capsys.readouterr().err.splitlines()[-3:]
+    assert [line.split()[-1] for line in table[:2]] == ["stopped", "run"]
+    assert table[2].startswith("go on with: python ")
+    assert list(in_an_empty_folder.iterdir()) == []
 
 
 def test_generation_is_not_swept(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ LAYERS = (
     ("errors",),
     ("settings", "config", "files"),
     ("model", "data", "training.loss", "training.optimizer", "training.schedule"),
-    ("defaults", "checkpoint", "run_folder", "output"),
+    ("defaults", "checkpoint", "run_folder", "output", "sweep"),
     ("generation", "evaluate", "export", "doctor", "training"),
     ("composition", "arguments", "help", "command_line"),
     ("doctor.__main__",),  # a command of its own
@@ -26,6 +26,7 @@ LAYERS = (
 ONLY_IN = {
     "lightning": (
         "training.lightning_module", "training.callbacks", "training.datamodule",
+        "training.run_log", "training.saving", "training.strategy", "training.summary",
         "training.tracker",
     ),
     "wandb": ("training.tracker",),

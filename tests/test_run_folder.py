@@ -90,7 +90,7 @@ def test_no_checkpoint_says_how_to_make_one(place: str, says: str) -> None:
 
 def test_a_folder_with_a_checkpoint_is_not_taken_for_a_new_run() -> None:
     make_run(Path("taken"), LAST)
-    with pytest.raises(InputError, match="resume=taken"):
+    with pytest.raises(InputError, match=r"run_dir=taken: .*resume=auto"):
         check_run_dir("taken")
     Path("file").write_text("x", encoding="utf-8")
     with pytest.raises(InputError, match="file is not a folder"):

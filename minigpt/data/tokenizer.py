@@ -46,16 +46,20 @@ class Tokenizer:
     """
 
     def __init__(self, inner: tokenizers.Tokenizer) -> None:
-        """Wrap a tokenizer; `InputError` if it is of another kind or has no end token."""
+        """Wrap a tokenizer; `InputError` if it is of another kind, or of ids without use."""
         # not stored in the JSON, so it is set on every load
         inner.encode_special_tokens = True
         self._inner = inner
         vocabulary = inner.get_vocab(with_added_tokens=True)
         if END not in vocabulary:
             raise InputError(f"the tokenizer has no token {END} to end a document with")
+        self.vocab_size = max(vocabulary.values()) + 1
+        if self.vocab_size > 2 * len(vocabulary):  # the library and this keep memory for each id
+            raise InputError(
+                f"the tokenizer's ids go up to {self.vocab_size - 1:,} for {len(vocabulary)} tokens"
+            )
         self.kind = _kind(json.loads(inner.to_str()))
         self.end_id = vocabulary[END]
-        self.vocab_size = max(vocabulary.values()) + 1
         self.token_bytes = _token_bytes(inner, vocabulary, self.kind, self.vocab_size)
         self._table = _table(self.token_bytes, self.end_id, self.kind)
 

@@ -4,10 +4,12 @@ Shapes: B batch, T positions read now, S all positions with the cached ones, C =
 """
 
 import math
+from typing import cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
+from torch.utils import checkpoint
 
 from minigpt.config import ModelConfig
 from minigpt.model.attention import attention_mask
@@ -20,7 +22,13 @@ class GPT(nn.Module):
     """Token ids to the logits of the token that follows each.
 
     The head has no weight of its own: it is the embedding read the other way, one parameter.
+
+    `activation_checkpointing` trades time for memory: while gradients are recorded a block keeps
+    its input alone, and the backward pass computes the rest of it again (Chen et al. 2016). It
+    changes no number.
     """
+
+    activation_checkpointing: bool = False
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
@@ -105,9 +113,13 @@ class GPT(nn.Module):
         if positions is None:
             positions = torch.arange(past, S, device=tokens.device)
         mask = attention_mask(T, S, real=real, documents=documents, device=tokens.device)
-        x = self.dropout(self.embedding(tokens) + self.position(positions))
+        x: Tensor = self.dropout(self.embedding(tokens) + self.position(positions))
+        recomputed = self.activation_checkpointing and torch.is_grad_enabled()
         for block in self.blocks:
-            x = block(x, mask, cache, attention)
+            if recomputed and cache is None and attention is None:
+                x = cast("Tensor", checkpoint.checkpoint(block, x, mask, use_reentrant=False))
+            else:
+                x = block(x, mask, cache, attention)
         if cache is not None:
             cache.advance(T)
         return self.norm(x)

@@ -4,13 +4,21 @@ import itertools
 from collections.abc import Iterable
 
 import lightning as L  # noqa: N812  (Lightning's own name for it)
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from minigpt.config import TrainConfig
-from minigpt.data.batches import Batch, TrainingBatches, make_batch, spans, validation_batches
+from minigpt.data.batches import (
+    Batch,
+    TrainingBatches,
+    make_batch,
+    rows_per_micro_batch,
+    spans,
+    validation_batches,
+)
 from minigpt.data.overfit import OverfitRows, choose_overfit_rows
-from minigpt.data.token_store import PreparedData
+from minigpt.data.token_store import PreparedData, TokenStore
 from minigpt.training.plan import DataFacts
 
 
@@ -75,20 +83,63 @@ class CorpusBatches(L.LightningDataModule):
         """
         if self.overfit is not None:
             return [make_batch(self.data.train, self.overfit.rows)]
-        assert self.config.data.batch_size is not None
         return validation_batches(
             self.data.validation,
             block_size=self.config.model.block_size,
-            layout="padded" if self.data.corpus.log_probability else self.config.data.layout,
-            batch_size=2
-            * self.config.data.batch_size
-            // self.config.trainer.accumulate_grad_batches
-            or 1,
+            layout=self._validation_layout,
+            batch_size=self._validation_rows,
             document_mask=self.config.data.document_mask,
             rank=rank,
             world_size=world_size,
             limit=limit,
         )
+
+    @property
+    def _validation_layout(self) -> str:
+        return "padded" if self.data.corpus.log_probability else self.config.data.layout
+
+    @property
+    def _validation_rows(self) -> int:
+        """Rows of a validation batch: without gradients there is room for twice as many."""
+        assert self.config.data.batch_size is not None
+        return 2 * self.config.data.batch_size // self.config.trainer.accumulate_grad_batches or 1
+
+    def largest_batches(self, world_size: int) -> tuple[Batch, Batch]:
+        """The largest training and validation batch that each of the processes can meet with.
+
+        The longest rows there are, and the shortest one: rows of different lengths need a mask.
+        """
+        if self.overfit is not None:
+            batch = make_batch(self.data.train, self.overfit.rows)
+            return batch, batch
+        config, validation = self.config, self.data.validation
+        assert config.data.batch_size is not None
+        share = rows_per_micro_batch(
+            config.data.batch_size, config.trainer.accumulate_grad_batches, world_size
+        )
+        n_validation = len(spans(validation, config.model.block_size, self._validation_layout))
+        return (
+            self._largest(self.data.train, config.data.layout, share),
+            self._largest(
+                validation, self._validation_layout, min(self._validation_rows, n_validation)
+            ),
+        )
+
+    def _largest(self, store: TokenStore, layout: str, count: int) -> Batch:
+        rows = spans(store, self.config.model.block_size, layout)
+        longest_first = rows[np.argsort(-rows[:, 1], kind="stable")]
+        chosen = np.resize(longest_first, (count, 2))
+        if count > 1:
+            chosen[-1] = longest_first[-1]
+        return make_batch(store, chosen, document_mask=self.config.data.document_mask)
+
+    @property
+    def floor_loss(self) -> float | None:
+        """The least loss that any model can have on what is validated on, in nats a token."""
+        if self.overfit is not None:
+            return self.overfit.floor
+        known = self.data.validation.log_probability
+        return None if known is None else -known / self.data.validation.n_targets
 
     def facts(self) -> DataFacts:
         """What the plan says of the data; a step's tokens are an average."""

@@ -9,10 +9,10 @@ import torch
 from minigpt.config import TrainConfig
 from minigpt.defaults import Device
 from minigpt.model.gpt import GPT
+from minigpt.training.memory import Memory, gigabytes, suggestions
 from minigpt.training.progress import clock, table
 from minigpt.training.resume import Start
 
-_BYTES = {"32-true": 4, "64-true": 8, "bf16-mixed": 2, "16-mixed": 2}
 #: The share of a device's matrix rate that a training step of a small model reaches; only for
 #: the plan's estimate of the time.
 _REACHED = 0.4
@@ -31,7 +31,14 @@ class DataFacts:
 
 
 def plan(
-    model: GPT, config: TrainConfig, device: Device, data: DataFacts, folder: Path, start: Start
+    model: GPT,
+    config: TrainConfig,
+    device: Device,
+    data: DataFacts,
+    folder: Path,
+    start: Start,
+    *,
+    memory: Memory,
 ) -> str:
     """The plan as lines of text."""
     parameters = model.parameter_count()
@@ -39,7 +46,6 @@ def plan(
     assert steps is not None
     first_step = start.record.get("step", 0)
     seconds = (steps - first_step) * _step_seconds(model, data.tokens_per_step)
-    processes = int(config.trainer.devices) if config.trainer.devices.isdigit() else 1
     lines = {"run": f"{folder}"}
     if start.checkpoint is not None:
         changes = ", ".join(start.changes) or "no setting changed"
@@ -57,7 +63,7 @@ def plan(
             f" about {data.tokens_per_step:,} tokens each, learning rate {config.optim.lr:.3g}"
         ),
         "device": f"{device.name}, {config.trainer.precision}",
-        "memory": f"about {_memory(model, config, data, processes) / 1e9:.2g} GB",
+        "memory": _memory(memory),
         "time": f"about {clock(seconds)}, without validation and the samples at the end",
     }
     return table(lines)
@@ -70,25 +76,13 @@ def _positions(config: TrainConfig) -> str:
     return f"{config.model.position}{note}"
 
 
-def _memory(model: GPT, config: TrainConfig, data: DataFacts, processes: int) -> float:
-    """Bytes: weights, gradients and AdamW's two moments, and one micro-batch's activations.
-
-    A block keeps about 17 values of the width for its backward pass: two norms with their inputs
-    (4), queries, keys and values (3), attention's output (1), the residual sums (1) and the MLP
-    before and after its nonlinearity (8). The head keeps logits, probabilities and gradient.
-    """
-    assert config.trainer.precision is not None
-    rows = data.rows_per_step / config.trainer.accumulate_grad_batches / processes
-    positions = rows * data.row_length
-    shape = config.model
-    activations = positions * 17 * shape.n_embd * shape.n_layer
-    full = 8 if config.trainer.precision == "64-true" else 4
-    logits = positions * model.vocab_size * 3
-    return (
-        4 * full * model.parameter_count()
-        + _BYTES[config.trainer.precision] * activations
-        + full * logits
-    )
+def _memory(memory: Memory) -> str:
+    """The peak and the room for it; a line more where that is too little."""
+    needed, room = gigabytes(memory.predicted), gigabytes(memory.room)
+    line = f"about {needed} at the peak; there is room for {room}"
+    if memory.predicted > memory.room:
+        line += f"\nwarning: memory may run out. Lower one of: {suggestions(memory)}"
+    return line
 
 
 def _step_seconds(model: GPT, tokens: int) -> float:

@@ -1,32 +1,50 @@
 """Where a run starts: afresh, or from a checkpoint, with the settings that then hold."""
 
+import copy
 import dataclasses
+import glob
+import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from minigpt.checkpoint import RECORD, LoadedModel, load_model, read_checkpoint
+import torch
+
+from minigpt.checkpoint import (
+    RECORD,
+    LoadedModel,
+    build_model,
+    check_record,
+    load_model,
+    read_checkpoint,
+)
 from minigpt.config import TrainConfig, check, from_plain
 from minigpt.errors import InputError
+from minigpt.model.gpt import GPT
 from minigpt.run_folder import (
     BEST,
     LAST,
     check_run_dir,
+    check_writable,
+    expanded,
     find_checkpoint,
     latest_run,
     run_folder_of,
 )
 from minigpt.settings import set_value, shown, value_of
+from minigpt.training.optimizer import build_optimizer
 from minigpt.training.samples import OVERFIT_LOSS
 
-#: What a resumed run may be told anew. The rest (the model, the tokenizer, the data and their
-#: order, the seed) makes it the run it is.
+#: What a resumed run may be told anew: settings, and groups that end in a dot. The rest (the model,
+#: the tokenizer, the data and their order, the seed) makes it the run it is.
 MAY_CHANGE = (
     "optim.",
     "saving.",
     "trainer.",
     "logger.",
     "compile",
+    "activation_checkpointing",
     "data.num_workers",
     "data.cache_dir",
     "data.path",  # the text has to be the same: `prepare` sees to it
@@ -34,7 +52,27 @@ MAY_CHANGE = (
     "sample_every_n_steps",
 )
 #: Where the run is and what to do with it; no part of what it is.
-_OF_THE_COMMAND = ("run_dir", "resume", "init_from", "doctor")
+OF_THE_COMMAND = ("run_dir", "resume", "init_from", "doctor")
+#: What null stands for a derived value of (`defaults.fill`): named as null, they stay as they are.
+DERIVED = (
+    "data.batch_size",
+    "tokenizer.vocab_size",
+    "optim.lr",
+    "optim.decay_steps",
+    "optim.warmup_steps",
+    "trainer.max_steps",
+    "trainer.precision",
+    "trainer.val_check_interval",
+)
+#: What a checkpoint's record holds besides, for training to go on.
+_TO_GO_ON: dict[str, type] = {
+    "config": dict,
+    "step": int,
+    "tokens": int,
+    "train_seconds": float,
+    "train_loss": float,
+    "run_id": str,
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,28 +93,80 @@ class Start:
         learned = config.overfit and self.record["train_loss"] < OVERFIT_LOSS
         return learned or self.record["step"] >= config.trainer.max_steps
 
+    def lacks_report(self) -> bool:
+        """Whether the run ended, or was killed, after its last checkpoint and before its report."""
+        if self.folder is None or not (self.folder / BEST).is_file():
+            return False
+        try:
+            summary = json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
+            return summary["steps"] != self.record["step"]
+        except (OSError, ValueError, TypeError, KeyError):
+            return True
+
 
 def find_start(config: TrainConfig, named: Iterable[str]) -> Start:
     """Decide where a run starts; makes nothing.
 
     A resumed run's settings are those in its checkpoint; of `config` only the keys in `named`
     count, and each that differs must be one that may change. Raises `InputError` otherwise, where
-    an explicit `resume` has no checkpoint, or where a new run's folder is taken.
+    an explicit `resume` has no checkpoint, or where the run's folder is taken or of no use.
     """
+    config = with_full_paths(config)
     checkpoint = _checkpoint_to_resume(config)
     if checkpoint is None:
         check(dataclasses.replace(config, resume=""))
         check_run_dir(config.run_dir)
         return Start(config)
     record = read_checkpoint(checkpoint)[RECORD]
-    resumed, changes = merge(record["config"], config, named)
+    resumed, changes = merge(_saved_config(checkpoint, record), config, named)
     folder = run_folder_of(checkpoint)
     if config.run_dir and folder != Path(config.run_dir).resolve():
         check_run_dir(config.run_dir)
         folder = None
+    elif folder is not None:
+        check_writable(folder, f"resume={config.resume}")
     if folder is None or not (folder / BEST).is_file():  # its loss is that of a file left behind
         record = {key: value for key, value in record.items() if not key.startswith("best_")}
+    if folder is None:  # another run from here on, to a tracker too
+        record = {key: value for key, value in record.items() if key != "run_id"}
     return Start(resumed, folder, checkpoint, record, tuple(changes))
+
+
+def with_full_paths(config: TrainConfig) -> TrainConfig:
+    """The same with paths of data that mean the same from any folder, and `~` read in all.
+
+    Raises `InputError` for a `~` that is nobody's home.
+    """
+    own = {key: expanded(key, value_of(config, key)) for key in ("run_dir", "resume", "init_from")}
+    data = dataclasses.replace(
+        config.data,
+        path=[_full("data.path", place) for place in config.data.path],
+        val_path=[_full("data.val_path", place) for place in config.data.val_path],
+        cache_dir=_full("data.cache_dir", config.data.cache_dir) if config.data.cache_dir else "",
+    )
+    return dataclasses.replace(config, **own, data=data)
+
+
+def _full(key: str, place: str) -> str:
+    """A path from the root. A glob stays one; the folder it is looked for in is taken literally."""
+    path = Path(expanded(key, place))
+    if path.is_absolute():
+        return str(path)
+    here = str(Path.cwd())
+    return str(Path(here if path.exists() else glob.escape(here), path))
+
+
+def _saved_config(checkpoint: Path, record: dict[str, Any]) -> TrainConfig:
+    """The settings in a checkpoint's record; `InputError` if training cannot go on from it."""
+    check_record(checkpoint, record, _TO_GO_ON)
+    optional = ("val_loss", "best_val_loss", "best_train_loss", "val_step", "best_step")
+    check_record(checkpoint, record, {name: float for name in optional if name in record})
+    try:
+        return from_plain(TrainConfig, record["config"] | {"resume": ""})
+    except (InputError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{checkpoint}: its settings cannot be used, perhaps it is of a newer version: {error}"
+        ) from error
 
 
 def _checkpoint_to_resume(config: TrainConfig) -> Path | None:
@@ -91,19 +181,20 @@ def _checkpoint_to_resume(config: TrainConfig) -> Path | None:
 
 
 def merge(
-    saved: dict[str, Any], config: TrainConfig, named: Iterable[str]
+    saved: TrainConfig, config: TrainConfig, named: Iterable[str]
 ) -> tuple[TrainConfig, list[str]]:
     """The saved settings with what the command line names put over them, and what changed.
 
     Raises `InputError` for a change that would make it another run.
     """
-    merged = from_plain(TrainConfig, saved | {"resume": ""})
+    merged = with_full_paths(copy.deepcopy(saved))
     changes: list[str] = []
     for key in sorted(named):
         old, asked = value_of(merged, key), value_of(config, key)
-        if key in _OF_THE_COMMAND or asked is None or asked == old:
+        stays = asked is None and key in DERIVED
+        if key in OF_THE_COMMAND or asked == old or stays:
             continue
-        if not key.startswith(MAY_CHANGE):
+        if not may_change(key):
             raise InputError(
                 f"{key}={shown(asked)}: a resumed run keeps {key}={shown(old)};"
                 " start a new run to change it"
@@ -111,9 +202,14 @@ def merge(
         set_value(merged, key, asked)
         changes.append(f"{key}: {shown(old)} -> {shown(asked)}")
     check(merged)
-    for key in _OF_THE_COMMAND:
+    for key in OF_THE_COMMAND:
         set_value(merged, key, value_of(config, key))
     return merged, changes
+
+
+def may_change(key: str) -> bool:
+    """Whether a resumed run may be told a setting anew."""
+    return key in MAY_CHANGE or f"{key.partition('.')[0]}." in MAY_CHANGE
 
 
 def load_origin(start: Start, named: Iterable[str]) -> LoadedModel | None:
@@ -123,7 +219,10 @@ def load_origin(start: Start, named: Iterable[str]) -> LoadedModel | None:
     `InputError` for settings that `init_from` has decided.
     """
     if start.checkpoint is not None:
-        return load_model(start.checkpoint)
+        contents = read_checkpoint(start.checkpoint)
+        loaded = build_model(start.checkpoint, contents)
+        check_training_state(start.checkpoint, contents, loaded.model, start.config)
+        return loaded
     if not start.config.init_from:
         return None
     for key in sorted(named):
@@ -132,3 +231,52 @@ def load_origin(start: Start, named: Iterable[str]) -> LoadedModel | None:
                 f"{key}: init_from={start.config.init_from} brings its own; leave it out"
             )
     return load_model(find_checkpoint(start.config.init_from))
+
+
+def check_training_state(
+    path: Path, contents: dict[str, Any], model: GPT, config: TrainConfig
+) -> None:
+    """Raise `InputError` unless training can go on with what a checkpoint holds beside the model.
+
+    Lightning restores it, much later, and believes what it is given.
+    """
+    fresh = build_optimizer(model, dataclasses.replace(config.optim, lr=1.0), fused=False)
+    try:
+        fault = _fault_of_state(contents, fresh)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        fault = "it does not have the form of one AdamW's"
+    if fault:
+        raise InputError(f"{path}: its training state cannot be used: {fault}")
+
+
+def _fault_of_state(contents: dict[str, Any], fresh: torch.optim.Optimizer) -> str:
+    """What is wrong with a training state, in words, if its parts are what they should be."""
+    step = contents[RECORD]["step"]
+    if contents.get("global_step") != step:
+        return f"global_step is {contents.get('global_step')!r}, not {step}"
+    if not all(map(_is_number, contents.get("MixedPrecision", {}).values())):
+        return "MixedPrecision, the scaling of float16's loss, is no numbers"
+    (state,) = contents["optimizer_states"]
+    expected = [group["params"] for group in fresh.state_dict()["param_groups"]]
+    if [group["params"] for group in state["param_groups"]] != expected:
+        return "the optimizer's groups are not those of the model"
+    parameters = [each for group in fresh.param_groups for each in group["params"]]
+    for number, saved in state["state"].items():
+        # how often AdamW has updated a parameter, and two means of its gradient
+        if saved.keys() != {"step", "exp_avg", "exp_avg_sq"} or not _is_number(saved["step"]):
+            return f"the optimizer's state of parameter {number} is not AdamW's"
+        shape = parameters[number].shape
+        for name in ("exp_avg", "exp_avg_sq"):
+            if saved[name].shape != shape or not torch.isfinite(saved[name]).all():
+                return (
+                    f"the optimizer's {name} of parameter {number} is not {tuple(shape)} finite"
+                    " numbers"
+                )
+    return ""
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a finite number, as one or in a tensor of one."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1 and value.is_floating_point() and math.isfinite(value.item())
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -1,8 +1,11 @@
 """Text from a model in training, to look at and to judge."""
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 from minigpt.data.tokenizer import Tokenizer
+from minigpt.errors import RunError
 from minigpt.generation.decode import Decoding, generate
 from minigpt.model.gpt import GPT
 
@@ -31,6 +34,25 @@ def sample_texts(model: GPT, tokenizer: Tokenizer, *, count: int = 1, seed: int 
     )
     model.train(was_training)
     return [tokenizer.decode(each.ids) for each in written]
+
+
+class SamplesFile:
+    """`samples.txt`: a sample after each validation, under its step."""
+
+    def __init__(self, path: Path, *, size: int):
+        """Keep the first `size` bytes: what was written after them is no part of the run."""
+        self.path = path
+        if path.is_file() and path.stat().st_size > size:
+            os.truncate(path, size)
+
+    def append(self, step: int, text: str) -> int:
+        """Write one sample; the size of the file in bytes. Raises `RunError` if it cannot."""
+        try:
+            with self.path.open("a", encoding="utf-8", newline="") as file:
+                file.write(f"--- step {step} ---\n{text}\n\n")
+                return file.tell()
+        except OSError as error:
+            raise RunError(f"cannot write {self.path}: {error.strerror}") from error
 
 
 def valid_share(

@@ -1,37 +1,32 @@
 """Ctrl-C and SIGTERM as a request that training reads at its next step boundary."""
 
-import contextlib
 import signal
-from collections.abc import Generator
+import sys
 from types import FrameType
+from typing import Self
+
+_NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
-class StopRequest:
-    """Holds the first stop signal that came, or None."""
+class StopSignals:
+    """While it is open, the first SIGINT or SIGTERM is noted and a second one ends the program.
 
-    signal_number: int | None = None
+    `number` is the signal that was noted, 0 before. Several processes agree on theirs.
+    """
 
-    @property
-    def exit_status(self) -> int:
-        """What a shell expects of a process ended by the signal: 130 or 143."""
-        return 0 if self.signal_number is None else 128 + self.signal_number
+    def __init__(self) -> None:
+        self.number = 0
 
-
-@contextlib.contextmanager
-def stop_on_signals(request: StopRequest) -> Generator[None, None, None]:
-    """Note SIGINT and SIGTERM in `request` instead of dying; a second one acts at once."""
-    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def note(number: int, frame: FrameType | None) -> None:
+    def _note(self, number: int, frame: FrameType | None) -> None:
         del frame
-        request.signal_number = number
-        for each, handler in previous.items():
-            signal.signal(each, handler)
+        if self.number:
+            sys.exit(128 + number)
+        self.number = number
 
-    for number in previous:
-        signal.signal(number, note)
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
+    def __enter__(self) -> Self:
+        self._previous = [signal.signal(number, self._note) for number in _NUMBERS]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in zip(_NUMBERS, self._previous, strict=True):
             signal.signal(number, handler)

@@ -3,10 +3,12 @@
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from lightning.pytorch.loggers import Logger
 
 from minigpt.checkpoint import load_model
 from minigpt.config import TrainConfig, plain
@@ -18,6 +20,7 @@ from minigpt.files import written_whole
 from minigpt.model.gpt import GPT
 from minigpt.run_folder import BEST, LAST, shown_command
 from minigpt.training.loss import bits_per_byte, perplexity
+from minigpt.training.memory import Memory, peak_bytes
 from minigpt.training.metrics_file import column, read_metrics
 from minigpt.training.progress import clock, table
 from minigpt.training.samples import (
@@ -28,6 +31,7 @@ from minigpt.training.samples import (
     sample_texts,
     valid_share,
 )
+from minigpt.training.tracker import record_summary
 from minigpt.training.validation import validation_loss
 
 
@@ -45,24 +49,31 @@ def _write_whole(path: Path, text: str) -> None:
         raise RunError(f"cannot write {path}: {error.strerror}") from error
 
 
-def finish(
-    config: TrainConfig,
-    folder: Path,
-    record: dict[str, Any],
-    data: PreparedData,
-    validation: Callable[[], Iterable[Batch]],
-    *,
-    device: str,
-    started: float,
-    say: Callable[[str], None],
-) -> None:
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """What there is of a run when its training is over.
+
+    `record` is the module's; `started` is the `time.monotonic()` of the process's start.
+    """
+
+    config: TrainConfig
+    folder: Path
+    record: dict[str, Any]
+    data: PreparedData
+    memory: Memory
+    trackers: Sequence[Logger]
+    started: float
+    say: Callable[[str], None]
+
+
+def finish(end: RunEnd, validation: Callable[[], Iterable[Batch]], *, floor: float | None) -> None:
     """Judge the best checkpoint, write `summary.json` and `loss.png`, and say it all.
 
-    `record` is the module's; `validation()` gives the whole validation part; `started` is the
-    `time.monotonic()` of the process's start.
+    `validation()` gives the whole validation part; `floor` is the least loss there.
     """
+    folder, record, data, device = end.folder, end.record, end.data, end.memory.device
     best = load_model(folder / BEST, device=device)
-    if config.trainer.limit_val_batches is None:
+    if end.config.trainer.limit_val_batches is None:
         loss, last_loss = record["best_val_loss"], record["val_loss"]
     else:
         last = load_model(folder / LAST, device=device)
@@ -70,46 +81,44 @@ def finish(
             validation_loss(each.model, validation(), device=device).per_token
             for each in (best, last)
         )
-    floor, share = None, None
-    if data.validation.log_probability is not None:
-        floor = -data.validation.log_probability / data.validation.n_targets
+    share = None
     if data.corpus.log_probability is not None:
         share = valid_share(best.model, best.tokenizer, data.corpus.log_probability)
     plot_losses(folder, floor=floor)
     n_targets = data.validation.n_targets
     summary = _write_summary(
-        folder,
-        record,
+        end,
         best.model,
-        started,
         val_loss=loss,
         val_bits_per_byte=bits_per_byte(loss * n_targets, data.validation.n_bytes),
         last_val_loss=last_loss,
         floor_loss=floor,
         valid_share=share,
     )
-    say(_summary_text(summary, folder, data.folder))
+    end.say(_summary_text(summary, folder, data.folder))
     sample = sample_texts(best.model, best.tokenizer)[0]
-    say(f"\nA sample:\n\n{sample}\n\n{_more(folder)}")
+    end.say(f"\nA sample:\n\n{sample}\n\n{_more(folder)}")
 
 
-def _write_summary(
-    folder: Path, record: dict[str, Any], model: GPT, started: float, **judged: float | None
-) -> dict[str, Any]:
+def _write_summary(end: RunEnd, model: GPT, **judged: float | None) -> dict[str, Any]:
     """Write `summary.json`: what was `judged` of the best checkpoint, and the course of the run."""
     assert judged["val_loss"] is not None
+    record, memory = end.record, end.memory
     summary = judged | {
         "val_perplexity": perplexity(judged["val_loss"]),
         "steps": record["step"],
         "best_step": record["best_step"],
         "tokens": record["tokens"],
         "train_seconds": record["train_seconds"],
-        "wall_seconds": time.monotonic() - started,
+        "wall_seconds": time.monotonic() - end.started,
         "tokens_per_second": record["tokens"] / record["train_seconds"],
         "parameters": model.parameter_count(),
+        "memory_predicted_bytes": memory.predicted,
+        "memory_peak_bytes": peak_bytes(memory.device),
         "best_checkpoint": str(BEST),
     }
-    _write_whole(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+    _write_whole(end.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+    record_summary(end.trackers, summary)
     return summary
 
 
@@ -121,28 +130,18 @@ def _more(folder: Path) -> str:
     return f"More: {shown_command('generate.py', 'checkpoint', str(folder))}"
 
 
-def finish_overfit(
-    folder: Path,
-    record: dict[str, Any],
-    data: PreparedData,
-    rows: OverfitRows,
-    *,
-    device: str,
-    started: float,
-    say: Callable[[str], None],
-) -> None:
+def finish_overfit(end: RunEnd, rows: OverfitRows) -> None:
     """Say whether the one batch was learned by heart, and let the model recite it.
 
     In `summary.json` that batch is the validation part. Raises `RunError` if it was not learned.
     """
+    folder, record = end.folder, end.record
     plot_losses(folder, floor=rows.floor)
     loss, step = record["train_loss"], record["step"]
-    loaded = load_model(folder / LAST, device=device)
+    loaded = load_model(folder / LAST, device=end.memory.device)
     _write_summary(
-        folder,
-        record,
+        end,
         loaded.model,
-        started,
         val_loss=record["best_val_loss"],
         val_bits_per_byte=None,  # a row may begin and end inside a document, or a character
         last_val_loss=record["val_loss"],
@@ -155,14 +154,14 @@ def finish_overfit(
             f"the batch was not learned by heart: {facts}, and below {OVERFIT_LOSS} was wanted"
         )
     start, length = rows.rows[0].tolist()
-    ids = data.train.tokens[start : start + length + 1].tolist()
+    ids = end.data.train.tokens[start : start + length + 1].tolist()
     given = min(OVERFIT_PROMPT, length)
     prompt = loaded.tokenizer.decode(ids[:given])
     if not recites(loaded.model, loaded.tokenizer, ids, given=given):
         raise RunError(
             f"{facts}, yet the model does not go on from {prompt!r} as the document does"
         )
-    say(
+    end.say(
         f"{facts}\nGiven {prompt!r}, the model recites the rest of the document to the end:\n\n"
         f"{loaded.tokenizer.decode(ids)}\n\n{_files(folder)}\n{_more(folder)}"
     )

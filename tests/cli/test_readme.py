@@ -32,7 +32,7 @@ def commands() -> list[tuple[str, str]]:
         for block in re.findall(
             r"```sh\n(.*?)```|((?:^ {4}.*\n)+)", text, re.DOTALL | re.MULTILINE
         ):
-            lines = "".join(block).splitlines()
+            lines = re.sub(r"\\\n\s*", "", "".join(block)).splitlines()
             matches = [match for line in lines if (match := COMMAND.search(line))]
             found += [(match[1] or match[2], match[3] or "") for match in matches]
     return found
@@ -60,7 +60,8 @@ def test_the_scripts_that_are_shown_exist() -> None:
 def test_the_targets_of_make_that_are_shown_exist() -> None:
     makefile = (PROJECT / "Makefile").read_text(encoding="utf-8")
     for page in PAGES:
-        for target in re.findall(r"`?make ([a-z-]+)", (PROJECT / page).read_text(encoding="utf-8")):
+        text = (PROJECT / page).read_text(encoding="utf-8")
+        for target in re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), (page, target)
 
 

@@ -14,6 +14,8 @@ from minigpt.data.batches import TrainingBatches
 from minigpt.data.token_store import TokenStore
 from minigpt.model.gpt import GPT
 from minigpt.training.loss import summed_loss
+from minigpt.training.metrics_file import column, read_metrics
+from tests.conftest import Train
 
 VOCAB, END = 11, 10
 
@@ -100,13 +102,19 @@ def test_each_target_counts_once_whatever_its_row() -> None:
     assert loss == pytest.approx(sum(sums) / 33, rel=1e-12)
 
 
-def test_the_program_itself_accumulates_so(train: "object", tmp_path: Path) -> None:
-    """Through train.py: the logged losses do not depend on the number of micro-batches."""
-    logged = []
-    for parts in (1, 3):
-        folder = tmp_path / f"run{parts}"
-        assert train("data.layout=padded", f"trainer.accumulate_grad_batches={parts}",  # type: ignore[operator]
-                     f"run_dir={folder}", "trainer.max_steps=6") == 0  # fmt: skip
-        logged.append(train.losses(folder))  # type: ignore[attr-defined]
-    assert len(logged[0]) == 6
-    assert logged[0] == pytest.approx(logged[1], rel=1e-4)
+def test_the_program_itself_accumulates_so(train: Train, tmp_path: Path) -> None:
+    """Through train.py: losses, rates and steps do not depend on the number of micro-batches."""
+    runs = {parts: tmp_path / f"run{parts}" for parts in (1, 3)}
+    for parts, folder in runs.items():
+        settings = ("data.layout=padded", "trainer.max_steps=6", "trainer.val_check_interval=3")
+        divided = f"trainer.accumulate_grad_batches={parts}"
+        assert train(*settings, divided, f"run_dir={folder}") == 0
+    one, three = (read_metrics(folder / "metrics.csv") for folder in runs.values())
+    assert [step for step, _ in column(one, "train_loss")] == [1, 2, 3, 4, 5, 6]
+    assert [step for step, _ in column(one, "val_loss")] == [3, 6]
+    for name in ("lr", "tokens"):
+        assert column(one, name) == column(three, name)
+    for name in ("train_loss", "val_loss", "grad_norm"):
+        assert [step for step, _ in column(one, name)] == [step for step, _ in column(three, name)]
+        mine, reference = ([value for _, value in column(rows, name)] for rows in (three, one))
+        assert mine == pytest.approx(reference, rel=1e-4)

@@ -135,3 +135,26 @@ def test_a_run_that_goes_on_without_its_best_finds_a_new_one(train: Train, tmp_p
     assert train(*worse) == 0
     record = read_checkpoint(elsewhere / BEST)["minigpt"]
     assert record["best_step"] == record["step"] > 4
+
+
+def test_micro_batches_may_change_at_any_step(train: Train, tmp_path: Path) -> None:
+    straight, run = tmp_path / "straight", tmp_path / "run"
+    common = ("data.layout=padded", "optim.decay_steps=9", "trainer.val_check_interval=4")
+    assert train(*common, f"run_dir={straight}", "trainer.max_steps=9") == 0
+    assert train(*common, f"run_dir={run}", "trainer.max_steps=5") == 0
+    for steps, parts in ((7, 3), (9, 2)):
+        divided = f"trainer.accumulate_grad_batches={parts}"
+        assert train(*common, f"resume={run}", f"trainer.max_steps={steps}", divided) == 0
+    assert read_checkpoint(run / LAST)["global_step"] == 9
+    assert train.losses(run) == pytest.approx(train.losses(straight), rel=1e-5)
+
+
+def test_the_optimizer_settings_of_a_resume_hold(train: Train, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(f"run_dir={run}", "trainer.max_steps=2") == 0
+    changed = ("optim.weight_decay=0.3", "optim.beta1=0.5", "optim.beta2=0.6")
+    assert train(f"resume={run}", "trainer.max_steps=4", *changed) == 0
+    decayed, rest = read_checkpoint(run / LAST)["optimizer_states"][0]["param_groups"]
+    assert decayed["weight_decay"] == 0.3
+    assert rest["weight_decay"] == 0
+    assert decayed["betas"] == rest["betas"] == (0.5, 0.6)

@@ -40,6 +40,7 @@ def test_a_checkpoint_gives_the_same_logits_to_the_bit(
         "model_config": plain(config),
         "vocab_size": model.vocab_size,
         "tokenizer": tokenizer.to_json(),
+        "documents": 1,
     }
     weights = {MODEL_PREFIX + name: tensor for name, tensor in model.state_dict().items()}
     write_checkpoint(path, {"state_dict": weights, RECORD: record})

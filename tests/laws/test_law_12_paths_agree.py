@@ -1,7 +1,8 @@
 """Law 12: the readable attention and the fast one are one function.
 
-In float64 to 1e-10. In float32, where the two add in different orders, to 2e-5 with inputs of
-variance 1.
+In float64 to 1e-10. In the others, where the two round and add in different orders, to the
+tolerance of `TOLERANCE` with inputs of variance 1; mixed precision computes attention in its lower
+one.
 """
 
 import pytest
@@ -16,7 +17,12 @@ from minigpt.model.gpt import GPT
 from minigpt.model.kv_cache import KVCache
 
 KINDS = ["causal", "padding", "document", "padding and document", "cross", "cross with a mask"]
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}
+TOLERANCE = {
+    torch.float64: 1e-10,
+    torch.float32: 2e-5,
+    torch.float16: 1e-2,  # 10 times its rounding of a number near 1
+    torch.bfloat16: 8e-2,
+}
 
 
 def random(*shape: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -40,7 +46,7 @@ def masking(kind: str, B: int, T: int, S: int, seed: int) -> tuple[Tensor | None
     return attention_mask(T, S, real=real, documents=documents), False
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("kind", KINDS)
 @given(
     B=st.integers(1, 3),
@@ -60,8 +66,8 @@ def test_functions_agree(
     pull = random(B, H, T, D, seed=seed, dtype=dtype)
     readable, weights = readable_attention(q, k, v, mask, causal=causal)
     fast = fast_attention(q, k, v, mask, causal=causal)
-    assert torch.allclose(weights.sum(-1), torch.ones_like(weights[..., 0]))
     tolerance = TOLERANCE[dtype]
+    assert torch.allclose(weights.sum(-1), torch.ones_like(weights[..., 0]), atol=tolerance)
     assert torch.allclose(readable, fast, rtol=tolerance, atol=tolerance)
     for a, b in zip(
         torch.autograd.grad(readable, (q, k, v), pull),
