@@ -1,7 +1,5 @@
 """Train a mini-GPT: `python train.py`, every setting as key=value; `--help` lists them."""
 
-import contextlib
-import ctypes
 import dataclasses
 import logging
 import sys
@@ -15,9 +13,6 @@ from minigpt.command_line import run
 from minigpt.config import TrainConfig
 from minigpt.errors import RunError
 from minigpt.training.processes import check_started, in_turn, is_first, together
-
-#: Options of glibc's `mallopt`, from its malloc.h.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 if TYPE_CHECKING:
     import lightning as L  # noqa: N812  (Lightning's own name for it)
@@ -78,13 +73,14 @@ def fit(
     from minigpt.run_folder import create_run_folder, shown_command
     from minigpt.training.callbacks import Milestones
     from minigpt.training.datamodule import CorpusBatches
+    from minigpt.training.heap import keep_freed_memory
     from minigpt.training.lightning_module import LanguageModel
     from minigpt.training.memory import check_room, explained_out_of_memory, memory_of_run
     from minigpt.training.plan import plan
     from minigpt.training.summary import RunEnd, write_config
     from minigpt.training.tracker import closed_at_the_end
 
-    keep_freed_memory()
+    keep_freed_memory(keep=not config.activation_checkpointing)
     module = LanguageModel.for_run(config, data, start, origin)
     batches = CorpusBatches(data, config)
     devices = device_count(config.trainer.devices, device)
@@ -197,19 +193,6 @@ def quiet_lightning() -> None:
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     # Lightning's own use of torch
     warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\).*")
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep what a step frees for the next one.
-
-    By default it gives large blocks back to the system at once, which then has to clear each page
-    of them again: tens of thousands of page faults a step at `model=small` on a CPU.
-    """
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library
-        mallopt = ctypes.CDLL(None).mallopt
-        # older versions take no more than 32 MiB
-        if mallopt(M_MMAP_THRESHOLD, 2**31 - 1) or mallopt(M_MMAP_THRESHOLD, 2**25):
-            mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def say(text: str) -> None:

@@ -3,10 +3,9 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import lightning as L  # noqa: N812  (Lightning's own name for it)
 import torch
@@ -17,7 +16,8 @@ from minigpt.data.batches import Batch
 from minigpt.errors import RunError
 from minigpt.run_folder import BEST, LAST, numbered_name
 from minigpt.training.datamodule import CorpusBatches
-from minigpt.training.divergence import first_fault
+from minigpt.training.divergence import diverged, first_fault
+from minigpt.training.heap import give_back_freed_memory
 from minigpt.training.lightning_module import LanguageModel
 from minigpt.training.loss import bits_per_byte
 from minigpt.training.resume import Start
@@ -227,30 +227,15 @@ class Milestones(L.Callback):
         fault = first_fault(
             whole_model(trainer.model, module.model),
             (batches[first + number].to(module.device) for number in range(micro_batches)),
-            self._arithmetic(trainer),
+            module.arithmetic,
             lambda micro_step: module.seed_dropout(step - 1, micro_step),
         )
         faults = [fault]
         if self._group is not None:
             faults = [None] * trainer.world_size
             distributed.all_gather_object(faults, fault, group=self._group)
-        found = next((each for each in faults if each), None)
         saved = any((self.folder / name).is_file() for name in (BEST, LAST))
-        return RunError(
-            f"step {step}: {what}, "
-            + (f"beginning with {found}" if found else "but is so when the step is run again")
-            + ("; the checkpoints from before stay." if saved else "; nothing was saved yet.")
-            + f" A lower optim.lr than {self.config.optim.lr:g} may help"
-        )
-
-    @staticmethod
-    def _arithmetic(
-        trainer: L.Trainer,
-    ) -> Callable[[], contextlib.AbstractContextManager[object]]:
-        return cast(
-            "Callable[[], contextlib.AbstractContextManager[object]]",
-            trainer.precision_plugin.forward_context,
-        )
+        return diverged(step, what, faults, saved=saved, lr=self.config.optim.lr)
 
     def _step_loss(self, trainer: L.Trainer, module: LanguageModel) -> float:
         return float(trainer.strategy.reduce(module.step_loss, reduce_op="sum"))
@@ -280,13 +265,14 @@ class Milestones(L.Callback):
         step, record = trainer.global_step, module.record
         limit = self.config.trainer.limit_val_batches
         batches = self.batches.validation(limit, trainer.global_rank, trainer.world_size)
-        last = step >= trainer.max_steps
+        last = step >= trainer.max_steps or trainer.should_stop
+        give_back_freed_memory()
         model = whole_model(trainer.model, module.model)
         loss = validation_loss(
             model,
             takewhile(lambda _: last or not self.signals.number, batches),
             device=module.device,
-            arithmetic=self._arithmetic(trainer),
+            arithmetic=module.arithmetic,
             add_up=lambda sums: trainer.strategy.reduce(sums, reduce_op="sum"),
         )
         (stop,) = self._agreed(self.signals.number)
@@ -299,6 +285,7 @@ class Milestones(L.Callback):
                 best_val_loss=loss.per_token, best_step=step, best_train_loss=record["train_loss"]
             )
         row = {"val_loss": loss.per_token}
+        give_back_freed_memory()
         for batch in self.batches.validation(1):
             row |= attention_statistics(model, batch.to(module.device))
         # the bytes of a part of the batches, or of the smoke test's one, are not known
@@ -317,6 +304,7 @@ class Milestones(L.Callback):
         if record.get("sample_step") == step:
             return
         record["sample_step"] = step
+        give_back_freed_memory()
         model = whole_model(trainer.model, module.model)
         if self.run_log is not None:
             self.run_log.sample(step, sample_texts(model, self.batches.data.tokenizer)[0])

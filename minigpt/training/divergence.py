@@ -8,7 +8,7 @@ of a step are a function of its number, can run that step again and watch (`firs
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from statistics import median
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from minigpt.data.batches import Batch
+from minigpt.errors import RunError
 from minigpt.model.gpt import GPT
 from minigpt.training.loss import logits_of, summed_loss
 
@@ -45,6 +46,22 @@ class Health:
     def bad_step(self) -> int | None:
         """Steps before the first bad one, if there was one; waits for the device."""
         return int(self.healthy_steps.item()) if self.broken.item() else None
+
+
+def diverged(
+    step: int, what: str, faults: Sequence[str | None], *, saved: bool, lr: float | None
+) -> RunError:
+    """The error that ends a run at `step`; `faults` is what each process has found.
+
+    `saved` is whether there are checkpoints from before.
+    """
+    found = next((each for each in faults if each), None)
+    return RunError(
+        f"step {step}: {what}, "
+        + (f"beginning with {found}" if found else "but the same step run again is sound")
+        + ("; the checkpoints from before stay." if saved else "; nothing was saved yet.")
+        + f" A lower optim.lr than {lr:g} may help"
+    )
 
 
 def first_fault(

@@ -1,6 +1,7 @@
 """The plain model under Lightning: a step of training, its optimizer, its part of a checkpoint."""
 
 import secrets
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import lightning as L  # noqa: N812  (Lightning's own name for it)
@@ -133,6 +134,10 @@ class LanguageModel(L.LightningModule):
             state = self.trainer.optimizers[0].state
             updates = next(iter(state.values()))["step"] if state else 0
             self.record["skipped_steps"] = self.global_step + 1 - int(updates)
+
+    def arithmetic(self) -> AbstractContextManager[object]:
+        """The precision's context, for a forward pass outside of a training step."""
+        return cast("Any", self.trainer.precision_plugin).forward_context()
 
     def build_optimizer(self) -> torch.optim.AdamW:
         """A new optimizer for the model."""

@@ -26,12 +26,12 @@ from minigpt.data.batches import Batch
 from minigpt.errors import InputError, RunError
 from minigpt.model.gpt import GPT
 from minigpt.training.loss import logits_of, summed_loss
-from minigpt.training.validation import entropy_of
+from minigpt.training.validation import Entropies
 
 #: Bytes of the libraries' code and buffers that come into use after the plan, on a CPU.
-_LIBRARIES = 60e6
-#: How much more room than their own size the blocks take that come and go, on a CPU: kept for the
-#: next step, glibc's heap has holes that a block of another size does not fit.
+_LIBRARIES = 105e6
+#: How much more room than their own size the blocks of a step take, on a CPU: kept for the next
+#: one, they leave holes in glibc's heap (`heap.keep_freed_memory`).
 _HOLES = 1.4
 #: A run that needs so many times what there is is not begun.
 _HOPELESS = 2.0
@@ -66,10 +66,10 @@ class Memory:
             weights = lasting // 3
         if device.type != "cpu":
             return lasting + max(steps, looks)
-        # a copy of weights and moments is written to the disk while the next step runs; at the
-        # end the best checkpoint is read whole, and put into a second model
-        comes_and_goes = max(steps + lasting, looks, lasting + 2 * weights)
-        return int(self.held + _LIBRARIES + lasting + _HOLES * comes_and_goes)
+        holes = 1.0 if config.activation_checkpointing else _HOLES
+        # at the end the best checkpoint is read whole, and put into a second model
+        report = lasting + 2 * weights
+        return int(self.held + _LIBRARIES + lasting + max(holes * max(steps, looks), report))
 
 
 def memory_of_run(
@@ -163,9 +163,7 @@ def _phases(config: TrainConfig, memory: Memory, live: LiveBytes) -> tuple[int, 
             logits = logits_of(model, validation)
         summed_loss(logits, validation.targets)
         del logits
-        attention: list[torch.Tensor] = []
-        logits_of(model, validation, attention)
-        entropy_of(attention[0])
+        logits_of(model, validation, Entropies())
     del moments
     return lasting, steps, live.peak - lasting
 

@@ -19,6 +19,7 @@ from minigpt.errors import RunError
 from minigpt.files import written_whole
 from minigpt.model.gpt import GPT
 from minigpt.run_folder import BEST, LAST, shown_command
+from minigpt.training.heap import give_back_freed_memory
 from minigpt.training.loss import bits_per_byte, perplexity
 from minigpt.training.memory import Memory, peak_bytes
 from minigpt.training.metrics_file import column, read_metrics
@@ -72,6 +73,7 @@ def finish(end: RunEnd, validation: Callable[[], Iterable[Batch]], *, floor: flo
     `validation()` gives the whole validation part; `floor` is the least loss there.
     """
     folder, record, data, device = end.folder, end.record, end.data, end.memory.device
+    give_back_freed_memory()
     best = load_model(folder / BEST, device=device)
     if end.config.trainer.limit_val_batches is None:
         loss, last_loss = record["best_val_loss"], record["val_loss"]

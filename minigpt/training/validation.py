@@ -61,14 +61,25 @@ def attention_statistics(model: GPT, batch: Batch) -> dict[str, float]:
     """
     was_training = model.training
     model.eval()
-    weights: list[torch.Tensor] = []
-    logits = logits_of(model, batch, weights)
+    entropies = Entropies()
+    logits = logits_of(model, batch, entropies)
     model.train(was_training)
     real = batch.real_positions
     statistics = {"logit_rms": logits[real].float().square().mean().sqrt().item()}
-    for layer, each in enumerate(weights):
-        statistics[f"attention_entropy_{layer}"] = entropy_of(each).mean(1)[real].mean().item()
+    for layer, each in enumerate(entropies):
+        statistics[f"attention_entropy_{layer}"] = each.mean(1)[real].mean().item()
     return statistics
+
+
+class Entropies(list[torch.Tensor]):
+    """For `GPT.hidden`'s `attention`: keeps the entropies (B, H, T) of a block's weights alone.
+
+    The weights of all blocks together would be the most that a run ever holds.
+    """
+
+    def append(self, weights: torch.Tensor, /) -> None:
+        """Take in the weights (B, H, T, S) of the next block."""
+        super().append(entropy_of(weights))
 
 
 def entropy_of(weights: torch.Tensor) -> torch.Tensor:
