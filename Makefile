@@ -42,6 +42,8 @@ bench: env
 	$(VENV_PYTHON) bench/tang300.py
 	$(VENV_PYTHON) bench/loop.py
 	$(VENV_PYTHON) bench/soak.py
+	$(VENV_PYTHON) bench/saving.py
+	OMP_NUM_THREADS=1 $(VENV_PYTHON) bench/memory.py
 
 # What can be made again; never runs/, and not the environment (rm -r .venv).
 clean:

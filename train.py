@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minigpt.command_line import run
 from minigpt.config import TrainConfig
@@ -70,7 +70,7 @@ def fit(
 ) -> int:
     """Build, train, report; the exit status. `started` is the process's `time.monotonic()`."""
     from minigpt.defaults import device_count
-    from minigpt.run_folder import create_run_folder, shown_command
+    from minigpt.run_folder import create_run_folder
     from minigpt.training.callbacks import Milestones
     from minigpt.training.datamodule import CorpusBatches
     from minigpt.training.heap import keep_freed_memory
@@ -91,9 +91,7 @@ def fit(
         examine(module.model, batches, fresh=origin is None)
     folder = (start.folder or create_run_folder(config.run_dir)) if is_first() else None
     milestones = Milestones(config, folder, start, batches)
-    first_step = start.record.get("step", 0)
-    run_id = module.record["run_id"]
-    trainer = build_trainer(config, devices, folder, milestones, run_id, first_step)
+    trainer = build_trainer(config, devices, folder, milestones, module.record)
     if folder is not None:
         write_config(folder, config)
         facts = batches.facts()
@@ -109,26 +107,31 @@ def fit(
                 )
         if folder is None:
             return 0
-        if not module.record.get("step"):
-            limit = config.trainer.max_time
-            raise RunError(f"trainer.max_time={limit} was over before the first step")
-        if status := milestones.exit_status:
-            say(f"stopped and saved at step {trainer.global_step}; go on with:")
-            say(shown_command("train.py", "resume", str(folder)))
-            return status
         record, trackers = module.record, trainer.loggers
-        report(RunEnd(config, folder, record, data, memory, trackers, started, say), batches)
-    return 0
+        end = RunEnd(config, folder, record, data, memory, trackers, started, say)
+        return conclude(end, milestones.exit_status, batches)
 
 
-def report(end: "RunEnd", batches: "CorpusBatches") -> None:
-    """Judge what the run has made, write it down and say it."""
+def conclude(end: "RunEnd", stopped: int, batches: "CorpusBatches") -> int:
+    """Say how to go on with a run that a signal stopped, or judge what a run at its end has made.
+
+    `stopped` is the exit status of the signal, 0 without one.
+    """
+    from minigpt.run_folder import shown_command
     from minigpt.training.summary import finish, finish_overfit
 
-    if batches.overfit is not None:
+    step = end.record.get("step")
+    if not step:
+        limit = end.config.trainer.max_time
+        raise RunError(f"trainer.max_time={limit} was over before the first step")
+    if stopped:
+        say(f"stopped and saved at step {step}; go on with:")
+        say(shown_command("train.py", "resume", str(end.folder)))
+    elif batches.overfit is not None:
         finish_overfit(end, batches.overfit)
     else:
         finish(end, batches.validation, floor=batches.floor_loss)
+    return stopped
 
 
 def examine(model: "GPT", batches: "CorpusBatches", *, fresh: bool) -> None:
@@ -145,8 +148,7 @@ def build_trainer(
     devices: int,
     folder: Path | None,
     milestones: "Milestones",
-    run_id: str,
-    first_step: int,
+    record: dict[str, Any],
 ) -> "L.Trainer":
     """Lightning's Trainer with the run's own milestones in place of its saving and validation."""
     import lightning as L  # noqa: N812  (Lightning's own name for it)
@@ -158,7 +160,8 @@ def build_trainer(
     settings = config.trainer
     tracker = None
     if folder is not None:
-        tracker = build_tracker(config, folder, run_id, say, first_step=first_step)
+        first_step = record.get("step", 0)
+        tracker = build_tracker(config, folder, record["run_id"], say, first_step=first_step)
     return L.Trainer(
         accelerator=settings.accelerator,
         devices=devices,

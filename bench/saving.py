@@ -1,87 +1,85 @@
-"""What checkpoints cost training: the time it waits for them, and for the disk if it had to.
+"""What a checkpoint costs training: the time that it waits, and that of the disk beside it.
 
-python bench/saving.py [tiny=200] [small=20] [gpt2=4]
+python bench/saving.py [rounds=5]
 
-Each is a number of steps at the preset's default batch, with five saves; 0 leaves a preset out.
-Runs that go on while a file is written alternate with runs that wait for it.
+The state of training of each preset is given to the program's own writer. `share` holds the wait
+against the steps between two saves by default, at the preset's own batch (gpt2: one row of 256).
 """
 
+import contextlib
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import lightning as L  # noqa: N812  (Lightning's own name for it)
+import torch
 from record import PROJECT, keep, machine, options
 
 sys.path.insert(0, str(PROJECT))
 
-import train
-from minigpt.command_line import run
+from minigpt.composition import compose_presets
 from minigpt.config import TrainConfig
-from minigpt.training.metrics_file import column, read_metrics
+from minigpt.defaults import fill, find_device
+from minigpt.model.gpt import GPT
+from minigpt.training.loss import summed_loss
+from minigpt.training.optimizer import build_optimizer
 from minigpt.training.saving import CheckpointWriter
 
-SAVES = 5
-#: Settings beside the preset's own; gpt2's vocabulary is filled by no corpus that is at hand.
-SETTINGS = {
-    "tiny": (),
-    "small": (),
-    "gpt2": ("model.block_size=256", "data.batch_size=1", "data.max_documents=2000"),
-}
+#: Rows and length of a step, where the preset's own would take too long.
+SHORTER = {"gpt2": (1, 256)}
 
 
-def measure(preset: str, steps: int, folder: Path, *, waits: bool) -> dict[str, float]:
-    """Seconds a save holds training up, and a step's; `waits` for the disk each time if asked."""
-    held_up: list[float] = []
-    save = CheckpointWriter.save
-
-    def timed(self: CheckpointWriter, trainer: L.Trainer, paths: Sequence[Path]) -> None:
-        started = time.perf_counter()
-        save(self, trainer, paths)
-        if waits:
-            self.wait()
-        held_up.append(time.perf_counter() - started)
-
-    CheckpointWriter.save = timed
-    settings = (
-        f"model={preset}", *SETTINGS[preset], f"run_dir={folder}", f"trainer.max_steps={steps}",
-        f"saving.every_n_steps={steps // SAVES or 1}", f"trainer.val_check_interval={steps}",
-        "trainer.limit_val_batches=1", "trainer.log_every_n_steps=1",
-    )  # fmt: skip
-    try:
-        if status := run(train.main, TrainConfig, "train", list(settings)):
-            sys.exit(status)
-    finally:
-        CheckpointWriter.save = save
-    seconds = dict(column(read_metrics(folder / "metrics.csv"), "seconds"))
+def measure(preset: str, rounds: int) -> dict[str, Any]:
+    """Medians over `rounds` of a step, of the wait for a save, and of the writing beside it."""
+    config = fill(compose_presets(TrainConfig, "train", {"model": preset}), find_device("cpu"))
+    assert config.tokenizer.vocab_size is not None
+    assert config.data.batch_size is not None
+    assert config.trainer.val_check_interval is not None
+    model = GPT(config.model, config.tokenizer.vocab_size).train()
+    optimizer = build_optimizer(model, config.optim, fused=True)
+    shape = SHORTER.get(preset, (config.data.batch_size, config.model.block_size))
+    tokens = torch.randint(0, model.vocab_size, (shape[0], shape[1] + 1))
+    writer = CheckpointWriter(keep=0)
+    steps: list[float] = []
+    waits: list[float] = []
+    writes: list[float] = []
+    # in a folder of its own, where runs/latest is no run's
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        path = Path(folder) / "checkpoints" / "last.ckpt"
+        for _ in range(rounds):
+            started = time.perf_counter()
+            loss = summed_loss(model(tokens[:, :-1]), tokens[:, 1:]) / tokens[:, 1:].numel()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            steps.append(time.perf_counter() - started)
+            state = {"state_dict": model.state_dict(), "optimizer": optimizer.state_dict()}
+            started = time.perf_counter()
+            writer.save_checkpoint(state, path)
+            waits.append(time.perf_counter() - started)
+            writer.wait()
+            writes.append(time.perf_counter() - started - waits[-1])
+        megabytes = path.stat().st_size / 1e6
+    writer.close()
+    between = median(steps) * config.trainer.val_check_interval
     return {
-        "save_seconds": median(held_up),
-        "step_seconds": (seconds[steps] - seconds[1]) / (steps - 1),
-        "megabytes": (folder / "checkpoints" / "last.ckpt").stat().st_size / 1e6,
+        "parameters": model.parameter_count(),
+        "megabytes": megabytes,
+        "step_seconds": median(steps),
+        "wait_seconds": median(waits),
+        "write_seconds": median(writes),
+        "share": median(waits) / between,
+        "share_if_it_waited_for_the_disk": (median(waits) + median(writes)) / between,
     }
 
 
-def main(**presets: int) -> None:
+def main(rounds: int) -> None:
     """Measure, show and keep."""
-    facts, measured = machine(), dict[str, Any]()
-    for preset, steps in presets.items():
-        rounds: dict[str, list[dict[str, float]]] = {"goes on": [], "waits": []}
-        for number in range(3 if steps else 0):
-            for name, results in rounds.items():
-                with tempfile.TemporaryDirectory() as folder:
-                    path = Path(folder) / str(number)
-                    results.append(measure(preset, steps, path, waits=name == "waits"))
-        if steps:
-            measured[preset] = {
-                name: {key: median(each[key] for each in results) for key in results[0]}
-                for name, results in rounds.items()
-            }
-    keep("saving", facts, measured)
+    facts = machine()
+    keep("saving", facts, {name: measure(name, rounds) for name in ("tiny", "small", "gpt2")})
 
 
 if __name__ == "__main__":
-    main(**options(sys.argv[1:], tiny=200, small=20, gpt2=4))
+    main(**options(sys.argv[1:], rounds=5))

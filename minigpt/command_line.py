@@ -105,18 +105,10 @@ def _run_sweep(
     """
     if "run_dir" not in {setting.key for setting in settings(schema)}:
         raise InputError("-m: sweeps are for train.py")
-    run_dir = expanded("run_dir", arguments.texts.get("run_dir", [""])[-1])
-    resume = arguments.texts.get("resume", [""])[-1]
-    if resume == "auto" and not run_dir:
-        raise InputError("-m resume=auto: name the folder of the sweep to go on with: run_dir=…")
     combinations = sweep(arguments)
     for job, _ in combinations:
         _compose(job, schema, config_name)
-    folder = Path(run_dir) if run_dir else create_run_folder("")
-    jobs = [Job(label, folder / str(n)) for n, (_, label) in enumerate(combinations)]
-    if not resume:
-        for job in jobs:
-            check_run_dir(str(job.folder))
+    folder, jobs = _jobs(arguments, [label for _, label in combinations])
     command = sys.argv
     try:
         for number, ((asked, label), job) in enumerate(zip(combinations, jobs, strict=True)):
@@ -133,13 +125,29 @@ def _run_sweep(
         sys.argv = command
         sys.stderr.write(f"\n{sweep_table(jobs)}\n")
         if any(job.status in (None, INTERRUPTED, TERMINATED) for job in jobs):
-            going_on = {"run_dir": [str(folder)], "resume": [resume or "auto"]}
+            going_on = {"run_dir": [str(folder)]}
+            if "resume" not in arguments.texts:
+                going_on["resume"] = ["auto"]
             again = dataclasses.replace(arguments, texts=arguments.texts | going_on)
             _say(f"go on with: {shown_command('train.py')} -m {shlex.join(again.items())}")
-        if not run_dir:
-            with contextlib.suppress(OSError):  # unless no job has made its own there
+        if "run_dir" not in arguments.texts:
+            with contextlib.suppress(OSError):  # unless a job has made its own in it
                 os.removedirs(folder)
     return max(job.status or REACHED for job in jobs)
+
+
+def _jobs(arguments: Arguments, labels: list[str]) -> tuple[Path, list[Job]]:
+    """The folder of a sweep and its jobs, each with a folder in it that a run can have."""
+    run_dir = expanded("run_dir", arguments.texts.get("run_dir", [""])[-1])
+    resume = arguments.texts.get("resume", [""])[-1]
+    if resume == "auto" and not run_dir:
+        raise InputError("-m resume=auto: name the folder of the sweep to go on with: run_dir=…")
+    folder = Path(run_dir) if run_dir else create_run_folder("")
+    jobs = [Job(label, folder / str(number)) for number, label in enumerate(labels)]
+    if not resume:
+        for job in jobs:
+            check_run_dir(str(job.folder))
+    return folder, jobs
 
 
 def _with_status(work: Callable[[], int | None]) -> tuple[int, str]:

@@ -291,7 +291,7 @@ def without(name: str) -> Callable[[dict[str, Any]], None]:
 def with_part(place: str, value: Any) -> Callable[[dict[str, Any]], None]:
     def change(whole: dict[str, Any]) -> None:
         part: Any = whole
-        *groups, name = place.split("/")
+        *groups, name = (int(each) if each.isdigit() else each for each in place.split("/"))
         for group in groups:
             part = part[group]
         part[name] = value
@@ -313,7 +313,8 @@ WEIGHT = MODEL_PREFIX + "norm.weight"
         (with_part(f"state_dict/{WEIGHT}", torch.zeros(8, device="meta")), "no tensor of floating"),
         (with_part(f"state_dict/{WEIGHT}", torch.zeros(8).to_sparse()), "no tensor of floating"),
         (with_part(f"state_dict/{WEIGHT}", [1.0] * 8), "norm.weight in its state_dict"),
-        (with_part("state_dict/3", torch.zeros(8)), "3 is in only one of"),
+        (with_part("state_dict/more", torch.zeros(8)), "more is in only one of"),
+        (with_part("state_dict/3", torch.zeros(8)), "3 in its state_dict"),
         (with_part("state_dict", [1]), "its state_dict is list, must be dict"),
         (with_part(RECORD, 3), "not a checkpoint of this program"),
         (without("vocab_size"), "vocab_size in its record is missing, must be int"),

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,29 +18,20 @@ from minigpt.checkpoint import load_model
 from minigpt.command_line import run
 from minigpt.config import GenerateConfig, ModelConfig
 from minigpt.data.batches import IGNORED, Batch, TrainingBatches, spans, validation_batches
-from minigpt.data.token_store import TokenStore
 from minigpt.model.gpt import GPT
 from minigpt.run_folder import BEST, LAST
 from minigpt.training.loss import logits_of, summed_loss
 from minigpt.training.metrics_file import column, read_metrics
 from minigpt.training.validation import validation_loss
 from tests.conftest import Train
+from tests.laws.test_law_05_accumulation import VOCAB, ragged_store
 
 PROJECT = Path(__file__).resolve().parents[2]
-VOCAB, END, CONTEXT = 11, 10, 8
+CONTEXT = 8
 
 LENGTHS = st.lists(st.integers(1, 19), min_size=2, max_size=9)
 #: Of 12 rows a step: processes, and micro-batches in each.
 PARTS = st.sampled_from([(2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (4, 3), (6, 2), (12, 1)])
-
-
-def ragged_store(lengths: list[int], seed: int) -> TokenStore:
-    draw = np.random.default_rng(seed)
-    stream, starts = [END], [0]
-    for length in lengths:
-        stream += [*draw.integers(0, END, length).tolist(), END]
-        starts.append(len(stream) - 1)
-    return TokenStore(np.array(stream, dtype=np.uint16), np.array(starts), n_bytes=sum(lengths))
 
 
 def tiny_model(seed: int) -> GPT:

@@ -29,6 +29,7 @@ from minigpt.training.resume import (
     with_full_paths,
 )
 from tests.conftest import PROJECT, Train
+from tests.test_checkpoint import with_part
 
 KNOWN = {setting.key: setting for setting in settings(TrainConfig)}
 DOCS = PROJECT / "docs" / "training.md"
@@ -277,17 +278,6 @@ def test_numbered_checkpoints_are_enough(finished: Path, tmp_path: Path) -> None
 
 
 # ------------------------------------------------------------------ a training state that is wrong
-
-
-def with_part(place: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    def change(whole: dict[str, Any]) -> None:
-        part: Any = whole
-        *groups, name = (int(each) if each.isdigit() else each for each in place.split("/"))
-        for group in groups:
-            part = part[group]
-        part[name] = value
-
-    return change
 
 
 def without_optimizer(whole: dict[str, Any]) -> None:
