@@ -1,5 +1,6 @@
 """Train a mini-GPT: `python train.py`, every setting as key=value; `--help` lists them."""
 
+import contextlib
 import dataclasses
 import logging
 import sys
@@ -44,7 +45,11 @@ def main(config: TrainConfig, named: Collection[str]) -> int:
         say(
             f"nothing to do: {start.checkpoint} is at step {start.record['step']} and"
             f" trainer.max_steps={config.trainer.max_steps}"
-            + (f", its loss {start.record['train_loss']:.5f}" if config.overfit else "")
+            + (
+                f", its loss {start.record['train_loss']:.5f}"
+                if config.overfit
+                else "; a larger one goes on"
+            )
         )
         return 0
     origin = load_origin(start, named)
@@ -70,7 +75,7 @@ def fit(
 ) -> int:
     """Build, train, report; the exit status. `started` is the process's `time.monotonic()`."""
     from minigpt.defaults import device_count
-    from minigpt.run_folder import create_run_folder
+    from minigpt.run_folder import create_run_folder, held
     from minigpt.training.callbacks import Milestones
     from minigpt.training.datamodule import CorpusBatches
     from minigpt.training.heap import keep_freed_memory
@@ -91,12 +96,15 @@ def fit(
         examine(module.model, batches, fresh=origin is None)
     folder = (start.folder or create_run_folder(config.run_dir)) if is_first() else None
     milestones = Milestones(config, folder, start, batches)
-    trainer = build_trainer(config, devices, folder, milestones, module.record)
-    if folder is not None:
-        write_config(folder, config)
-        facts = batches.facts()
-        say(plan(module.model, config, device, facts, folder, start, memory=memory))
-    with closed_at_the_end(trainer.loggers):
+    with contextlib.ExitStack() as ended:
+        if folder is not None:
+            ended.enter_context(held(folder))
+        trainer = build_trainer(config, devices, folder, milestones, module.record)
+        ended.enter_context(closed_at_the_end(trainer.loggers))
+        if folder is not None:
+            write_config(folder, config)
+            facts = batches.facts()
+            say(plan(module.model, config, device, facts, folder, start, memory=memory))
         # the others start from what this one has found, whatever has changed since
         command = [*sys.argv[1:], f"resume={start.checkpoint or ''}"]
         others = together(devices, config.trainer.num_nodes, Path(__file__), command)

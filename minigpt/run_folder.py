@@ -9,6 +9,8 @@ import contextlib
 import datetime
 import os
 import shlex
+import time
+from collections.abc import Generator
 from pathlib import Path
 
 from minigpt.errors import InputError
@@ -18,6 +20,8 @@ RUNS = Path("runs")
 LATEST = RUNS / "latest"
 BEST = Path("checkpoints", "best.ckpt")
 LAST = Path("checkpoints", "last.ckpt")
+#: Seconds to wait for a folder that another process holds.
+_PATIENCE = 10.0
 #: What a run writes beside its checkpoints.
 FILES = ("config.yaml", "metrics.csv", "summary.json", "loss.png", "samples.txt")
 
@@ -57,6 +61,36 @@ def check_run_dir(run_dir: str) -> None:
             " or name another folder"
         )
     check_writable(folder, f"run_dir={run_dir}")
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Generator[None, None, None]:
+    """Keep other processes from training in `folder`, on systems that can lock one.
+
+    Raises `InputError` if one does. What a killed process leaves running may hold it for a moment.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    deadline = time.monotonic() + _PATIENCE
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise InputError(f"{folder}: another process trains in this folder") from error
+                time.sleep(0.2)
+            except OSError:  # a file system without locks
+                break
+            else:
+                break
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def check_writable(folder: Path, setting: str) -> None:

@@ -14,6 +14,7 @@ from torch import distributed
 from minigpt.config import TrainConfig
 from minigpt.data.batches import Batch
 from minigpt.errors import RunError
+from minigpt.files import link_whole
 from minigpt.run_folder import BEST, LAST, numbered_name
 from minigpt.training.datamodule import CorpusBatches
 from minigpt.training.divergence import diverged, first_fault
@@ -99,6 +100,7 @@ class Milestones(L.Callback):
         assert isinstance(pl_module, LanguageModel)
         step, record = trainer.global_step, pl_module.record
         if trainer.is_global_zero:
+            self._rewind()
             self.run_log = RunLog(self.folder, self.config, record, trainer.loggers, step=step)
             self._open.callback(self.run_log.close)
         if trainer.world_size > 1:
@@ -107,6 +109,15 @@ class Milestones(L.Callback):
         self._last_save = self._counted_until = time.monotonic()
         if self._validation_is_due(step) and record.get("val_step") != step:
             self._after_step(trainer, pl_module, measures=True, saves=False)  # a stop came first
+
+    def _rewind(self) -> None:
+        """Where the run goes back to an older checkpoint of its own, let that be the newest."""
+        checkpoint, last = self.start.checkpoint, self.folder / LAST
+        if checkpoint is not None and self.start.folder is not None and checkpoint != last:
+            try:
+                link_whole(checkpoint, last)
+            except OSError as error:
+                raise RunError(f"cannot write {last}: {error.strerror}") from error
 
     def on_train_batch_end(
         self,

@@ -1,6 +1,7 @@
 """Batches for Lightning: the endless training order, entered at the step the run has reached."""
 
 import itertools
+import signal
 from collections.abc import Iterable
 
 import lightning as L  # noqa: N812  (Lightning's own name for it)
@@ -64,6 +65,7 @@ class CorpusBatches(L.LightningDataModule):
             sampler=itertools.count(first),
             batch_size=None,
             num_workers=self.config.data.num_workers,
+            worker_init_fn=_leave_signals,
         )
 
     def transfer_batch_to_device(
@@ -158,6 +160,13 @@ class CorpusBatches(L.LightningDataModule):
             tokens_per_step=tokens,
             row_length=int(rows[:, 1].max()),
         )
+
+
+def _leave_signals(worker: int) -> None:
+    """Ctrl-C reaches a whole terminal: what it means is the main process's to decide."""
+    del worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which torch ends a worker
 
 
 class OneBatch(Dataset[Batch]):

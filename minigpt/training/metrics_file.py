@@ -1,5 +1,6 @@
 """`metrics.csv`: one line a logged step, on the disk as soon as it is written."""
 
+import contextlib
 import csv
 import io
 from pathlib import Path
@@ -48,19 +49,28 @@ class MetricsFile:
 
     def close(self) -> None:
         """Close the file; a line written after that is an error."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # a line the disk has not taken, as `append` has said
+            self._file.close()
 
 
 def read_metrics(path: Path) -> list[dict[str, str]]:
     """The lines of a metrics file as text by column; none if there is no file.
 
-    A last line that a kill cut short is left out.
+    A last line that a kill cut short is left out. Raises `InputError` if the file is no CSV.
     """
     if not path.is_file():
         return []
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    return [row for row in rows if (row.get("step") or "").isdigit() and None not in row.values()]
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: not a file of metrics: {error}; move it away") from error
+    steps = ((row.get("step") or "") for row in rows)
+    return [
+        row
+        for row, step in zip(rows, steps, strict=True)
+        if step.isascii() and step.isdecimal() and None not in row.values()
+    ]
 
 
 def column(rows: list[dict[str, str]], name: str) -> list[tuple[int, float]]:

@@ -7,11 +7,13 @@ from pathlib import Path
 import torch
 
 from minigpt.config import TrainConfig
-from minigpt.defaults import Device
+from minigpt.defaults import Device, device_count
 from minigpt.model.gpt import GPT
+from minigpt.run_folder import LAST
 from minigpt.training.memory import Memory, gigabytes, suggestions
 from minigpt.training.progress import clock, table
 from minigpt.training.resume import Start
+from minigpt.training.schedule import learning_rate
 
 #: The share of a device's matrix rate that a training step of a small model reaches; only for
 #: the plan's estimate of the time.
@@ -50,6 +52,8 @@ def plan(
     if start.checkpoint is not None:
         changes = ", ".join(start.changes) or "no setting changed"
         lines["goes on"] = f"from step {first_step} of {start.checkpoint}; {changes}"
+        if start.folder is not None and start.checkpoint.name != LAST.name:
+            lines["goes on"] += "; what the run had after that step is given up"
     lines |= {
         "data": data.description,
         "tokens": f"{data.train_tokens:,} to train on, {data.validation_tokens:,} held out",
@@ -61,12 +65,18 @@ def plan(
         "steps": (
             f"{steps:,} of {data.rows_per_step} row{'s' * (data.rows_per_step != 1)},"
             f" about {data.tokens_per_step:,} tokens each, learning rate {config.optim.lr:.3g}"
+            + (f" ({learning_rate(first_step, config.optim):.3g} now)" if first_step else "")
         ),
-        "device": f"{device.name}, {config.trainer.precision}",
+        "device": f"{device.name}, {config.trainer.precision}{_processes(config, device)}",
         "memory": _memory(memory),
         "time": f"about {clock(seconds)}, without validation and the samples at the end",
     }
     return table(lines)
+
+
+def _processes(config: TrainConfig, device: Device) -> str:
+    count = device_count(config.trainer.devices, device) * config.trainer.num_nodes
+    return f", {count} processes; memory is that of each" if count > 1 else ""
 
 
 def _positions(config: TrainConfig) -> str:

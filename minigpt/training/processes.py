@@ -53,7 +53,7 @@ def is_first() -> bool:
         case "SLURM":
             return _number("SLURM_PROCID") == 0
         case _:
-            return _number("LOCAL_RANK") == _number("NODE_RANK") == 0
+            return not _number("NODE_RANK") and (_PARENT not in os.environ)
 
 
 def check_started(devices: int, num_nodes: int) -> None:
@@ -68,6 +68,11 @@ def check_started(devices: int, num_nodes: int) -> None:
         _check("SLURM_NTASKS_PER_NODE", devices, f"trainer.devices={devices}", "a machine")
         _check("SLURM_NTASKS", devices * num_nodes, wanted, "in all (start them with srun)")
         return
+    if not by and _PARENT not in os.environ and _number("LOCAL_RANK"):
+        raise InputError(
+            f"LOCAL_RANK={os.environ['LOCAL_RANK']}: this environment variable is torchrun's or"
+            " SLURM's, and neither has started this process; unset it"
+        )
     _check("LOCAL_WORLD_SIZE", devices, f"trainer.devices={devices}", "a machine")
     _check("WORLD_SIZE", devices * num_nodes, wanted, "in all")
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
@@ -91,7 +96,11 @@ def in_turn(work: Callable[[], int]) -> int:
     """
     if parent := os.environ.get(_PARENT):
         threading.Thread(target=_end_with, args=[int(parent)], daemon=True).start()
-    if is_first() or os.environ.get("MINIGPT_DEBUG") == "1":
+    try:
+        speaks = is_first()
+    except InputError:  # which the work meets with again, and says
+        speaks = True
+    if speaks or os.environ.get("MINIGPT_DEBUG") == "1":
         return work()
     with contextlib.redirect_stderr(io.StringIO()) as words:
         status = work()
@@ -116,7 +125,7 @@ def together(
     """
     with _environment_restored():
         others: list[subprocess.Popen[bytes]] = []
-        if not launcher() and "LOCAL_RANK" not in os.environ:
+        if not launcher() and _PARENT not in os.environ:
             os.environ["LOCAL_RANK"] = "0"
             os.environ.setdefault("NODE_RANK", "0")
             os.environ["WORLD_SIZE"] = str(devices * num_nodes)
@@ -244,7 +253,11 @@ def _name() -> str:
 
 
 def _number(variable: str) -> int:
-    return int(os.environ.get(variable) or "0")
+    """A number in the environment, 0 where there is none; `InputError` if it is no number."""
+    text = os.environ.get(variable) or "0"
+    if not (text.isascii() and text.isdecimal()):
+        raise InputError(f"{variable}={text}: this environment variable must be a number")
+    return int(text)
 
 
 def _check(variable: str, wanted: int, settings: str, what: str) -> None:

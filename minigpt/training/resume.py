@@ -125,11 +125,29 @@ def find_start(config: TrainConfig, named: Iterable[str]) -> Start:
         folder = None
     elif folder is not None:
         check_writable(folder, f"resume={config.resume}")
-    if folder is None or not (folder / BEST).is_file():  # its loss is that of a file left behind
+    measured_anew = any(each.startswith("trainer.limit_val_batches:") for each in changes)
+    if folder is None or measured_anew or not _best_is_of(folder, checkpoint, record):
         record = {key: value for key, value in record.items() if not key.startswith("best_")}
     if folder is None:  # another run from here on, to a tracker too
         record = {key: value for key, value in record.items() if key != "run_id"}
     return Start(resumed, folder, checkpoint, record, tuple(changes))
+
+
+def _best_is_of(folder: Path, checkpoint: Path, record: dict[str, Any]) -> bool:
+    """Whether the folder's best checkpoint is the one that the record tells the loss of.
+
+    It is not where the file was left behind, is damaged, or is of a later step than the one that
+    the run goes back to.
+    """
+    best = folder / BEST
+    if not best.is_file():
+        return False
+    if best.samefile(checkpoint):
+        return True
+    try:
+        return read_checkpoint(best)[RECORD].get("step") == record.get("best_step")
+    except InputError:
+        return False
 
 
 def with_full_paths(config: TrainConfig) -> TrainConfig:

@@ -12,7 +12,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from minigpt.checkpoint import RECORD, read_checkpoint, write_checkpoint
 from minigpt.errors import RunError
 from minigpt.files import link_whole
-from minigpt.run_folder import numbered_checkpoints, point_latest_at
+from minigpt.run_folder import numbered_checkpoints, numbered_name, point_latest_at
 
 #: The keys of a checkpoint that a run goes on from; the last is float16's loss scaling.
 _RESTORED = ("state_dict", "optimizer_states", "global_step", RECORD, "MixedPrecision")
@@ -26,7 +26,7 @@ class CheckpointWriter(TorchCheckpointIO):
     """
 
     def __init__(self, *, keep: int):
-        """Keep the newest `keep` numbered checkpoints; 0 keeps all that there are."""
+        """Keep the newest `keep` numbered checkpoints; 0 leaves alone what there is."""
         self.keep = keep
         self._links: Sequence[Path] = ()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -55,7 +55,11 @@ class CheckpointWriter(TorchCheckpointIO):
             for link in links:
                 link_whole(path, link)
             if self.keep:
-                for old in numbered_checkpoints(path.parent)[: -self.keep]:
+                newest = numbered_name(contents["global_step"])
+                numbered = numbered_checkpoints(path.parent)
+                # those of later steps are from before the run went back
+                past = [each for each in numbered if each.name <= newest]
+                for old in past[: -self.keep]:
                     old.unlink()
         except OSError as error:
             raise RunError(f"cannot keep the checkpoint {path}: {error}") from error

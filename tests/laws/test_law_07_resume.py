@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 import torch
 
+from minigpt import run_folder
 from minigpt.checkpoint import read_checkpoint
 from minigpt.run_folder import BEST, LAST
+from minigpt.training import saving
 from minigpt.training.metrics_file import TIMING_FIELDS, read_metrics
 from tests.conftest import Train
 
@@ -158,3 +160,41 @@ def test_the_optimizer_settings_of_a_resume_hold(train: Train, tmp_path: Path) -
     assert decayed["weight_decay"] == 0.3
     assert rest["weight_decay"] == 0
     assert decayed["betas"] == rest["betas"] == (0.5, 0.6)
+
+
+def test_a_run_goes_back_to_an_older_checkpoint_as_if_the_rest_had_not_been(
+    train: Train, tmp_path: Path
+) -> None:
+    settings = ("trainer.max_steps=8", "trainer.val_check_interval=2", "saving.keep=9")
+    straight, run = tmp_path / "straight", tmp_path / "run"
+    assert train(*settings, f"run_dir={straight}") == 0
+    assert train(*settings, f"run_dir={run}") == 0
+    older = run / "checkpoints" / "step_00000004.ckpt"
+
+    def killed(*_: object) -> None:
+        raise SystemExit(9)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(saving.CheckpointWriter, "save", killed)
+        with pytest.raises(SystemExit):
+            train(*settings, f"resume={older}")
+    assert read_checkpoint(run / LAST)["global_step"] == 4
+    assert train(*settings, f"resume={run}") == 0
+    assert_same_bits(everything_that_counts(run), everything_that_counts(straight))
+
+
+def test_two_processes_cannot_train_in_one_folder(
+    train: Train,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = tmp_path / "run"
+    assert train("trainer.max_steps=2", f"run_dir={run}") == 0
+    monkeypatch.setattr(run_folder, "_PATIENCE", 0.0)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with run_folder.held(run):
+        assert train("trainer.max_steps=4", f"resume={run}") == 2
+    assert "another process trains in this folder" in capsys.readouterr().err.splitlines()[-1]
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert train("trainer.max_steps=4", f"resume={run}") == 0

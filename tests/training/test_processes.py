@@ -14,6 +14,8 @@ from minigpt.training import processes
 from minigpt.training.processes import check_started, in_turn, is_first, launcher, together
 from tests.conftest import Train
 
+#: A process that another one has started: here, of the one that started the tests.
+CHILD = {"LOCAL_RANK": "1", "MINIGPT_PARENT": str(os.getppid())}
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4",
             "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}  # fmt: skip
 SLURM = {"SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "2", "SLURM_PROCID": "0",
@@ -38,7 +40,7 @@ def use(monkeypatch: pytest.MonkeyPatch, *environments: dict[str, str]) -> None:
     [
         ({}, "", True),
         ({"LOCAL_RANK": "0", "NODE_RANK": "0"}, "", True),
-        ({"LOCAL_RANK": "1", "NODE_RANK": "0"}, "", False),
+        (CHILD | {"NODE_RANK": "0"}, "", False),
         ({"LOCAL_RANK": "0", "NODE_RANK": "1"}, "", False),  # first on its machine alone
         ({"NODE_RANK": "1"}, "", False),
         (TORCHRUN, "torchrun", True),
@@ -140,7 +142,7 @@ def test_another_process_speaks_last_and_says_who_it_is(
 ) -> None:
     monkeypatch.setattr(processes, "TURN", 0.1)
     handler = signal.getsignal(signal.SIGTERM)
-    use(monkeypatch, {"LOCAL_RANK": "1", "NODE_RANK": "3"})
+    use(monkeypatch, CHILD | {"NODE_RANK": "3"})
     assert in_turn(fail) == 2
     signal.signal(signal.SIGTERM, handler)
     assert capsys.readouterr().err == "process 1 of machine 3: error: no such file\n"
@@ -149,7 +151,7 @@ def test_another_process_speaks_last_and_says_who_it_is(
 def test_what_another_process_says_on_the_way_is_not_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    use(monkeypatch, {"LOCAL_RANK": "1"})
+    use(monkeypatch, CHILD)
     assert in_turn(lambda: fail() * 0) == 0
     assert not capsys.readouterr().err
 
@@ -220,3 +222,21 @@ def test_a_process_that_waits_for_one_that_is_gone_is_ended(tmp_path: Path) -> N
     )
     assert done.returncode == 1
     assert done.stderr == "error: process 1 ended too early, by SIGKILL, and the others with it\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({"LOCAL_RANK": "abc"}, "LOCAL_RANK=abc: this environment variable must be a number"),
+        ({"NODE_RANK": "x"}, "NODE_RANK=x: this environment variable must be a number"),
+        ({"WORLD_SIZE": "junk"}, "WORLD_SIZE=junk: "),
+        ({"LOCAL_RANK": "1"}, "LOCAL_RANK=1: .* neither has started this process"),
+    ],
+)
+def test_what_others_left_in_the_environment_is_refused(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], says: str
+) -> None:
+    use(monkeypatch, environment)
+    with pytest.raises(InputError, match=says):
+        check_started(1, 1)
+    assert in_turn(lambda: 2) == 2
