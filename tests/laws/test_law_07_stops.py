@@ -8,7 +8,7 @@ import pytest
 
 from minigpt.checkpoint import RECORD, read_checkpoint
 from minigpt.run_folder import LAST
-from minigpt.training import callbacks, lightning_module, saving, validation
+from minigpt.training import callbacks, lightning_module, saving, signals, validation
 from tests.conftest import Train
 from tests.laws.test_law_07_resume import assert_same_bits, everything_that_counts
 
@@ -89,6 +89,7 @@ def test_a_second_signal_acts_at_once(train: Train, tmp_path: Path) -> None:
     run = tmp_path / "run"
     before = signal.getsignal(signal.SIGINT)
     with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(signals, "ONE_REQUEST", 0.0)
         signal_at_call(monkeypatch, lightning_module, "logits_of", 11, signal.SIGINT)
         signal_at_call(monkeypatch, lightning_module, "summed_loss", 11, signal.SIGTERM)
         with pytest.raises(SystemExit) as ended:
