@@ -113,7 +113,9 @@ class Milestones(L.Callback):
     def _rewind(self) -> None:
         """Where the run goes back to an older checkpoint of its own, let that be the newest."""
         checkpoint, last = self.start.checkpoint, self.folder / LAST
-        if checkpoint is not None and self.start.folder is not None and checkpoint != last:
+        if checkpoint is None or self.start.folder is None:
+            return
+        if not (last.is_file() and last.samefile(checkpoint)):
             try:
                 link_whole(checkpoint, last)
             except OSError as error:

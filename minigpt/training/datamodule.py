@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from minigpt.config import TrainConfig
 from minigpt.data.batches import (
     Batch,
+    Rows,
     TrainingBatches,
     make_batch,
     rows_per_micro_batch,
@@ -119,16 +120,15 @@ class CorpusBatches(L.LightningDataModule):
         share = rows_per_micro_batch(
             config.data.batch_size, config.trainer.accumulate_grad_batches, world_size
         )
-        n_validation = len(spans(validation, config.model.block_size, self._validation_layout))
+        rows = spans(self.data.train, config.model.block_size, config.data.layout)
+        held_out = spans(validation, config.model.block_size, self._validation_layout)
+        most = min(self._validation_rows, len(held_out))
         return (
-            self._largest(self.data.train, config.data.layout, share),
-            self._largest(
-                validation, self._validation_layout, min(self._validation_rows, n_validation)
-            ),
+            self._largest(self.data.train, rows, share),
+            self._largest(validation, held_out, most),
         )
 
-    def _largest(self, store: TokenStore, layout: str, count: int) -> Batch:
-        rows = spans(store, self.config.model.block_size, layout)
+    def _largest(self, store: TokenStore, rows: Rows, count: int) -> Batch:
         longest_first = rows[np.argsort(-rows[:, 1], kind="stable")]
         chosen = np.resize(longest_first, (count, 2))
         if count > 1:

@@ -19,6 +19,20 @@ from tests.laws.test_law_07_resume import assert_same_bits
 COMMON = ("trainer.max_steps=8", "trainer.val_check_interval=4", "saving.every_n_steps=2")
 
 
+@pytest.fixture
+def saved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The steps of the checkpoints that are written, as they are."""
+    steps: list[int] = []
+    sound = saving.write_checkpoint
+
+    def counted(path: Path, contents: dict[str, Any]) -> None:
+        steps.append(contents[RECORD]["step"])
+        sound(path, contents)
+
+    monkeypatch.setattr(saving, "write_checkpoint", counted)
+    return steps
+
+
 @contextmanager
 def files_of_at_most(size: int) -> Generator[None, None, None]:
     """A disk that takes no more bytes in a file."""
@@ -59,20 +73,10 @@ def test_what_cannot_be_written_beside_checkpoints_is_a_line_too(
     assert "fault of the program" not in message
 
 
-def test_one_writing_serves_all_names(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written: list[int] = []
-    sound = saving.write_checkpoint
-
-    def counted(path: Path, contents: dict[str, Any]) -> None:
-        written.append(contents[RECORD]["step"])
-        sound(path, contents)
-
-    monkeypatch.setattr(saving, "write_checkpoint", counted)
+def test_one_writing_serves_all_names(train: Train, tmp_path: Path, saved: list[int]) -> None:
     run = tmp_path / "run"
     assert train(*COMMON, f"run_dir={run}", "saving.keep=2") == 0
-    assert written == [2, 4, 6, 8]
+    assert saved == [2, 4, 6, 8]
     assert (run / BEST).samefile(run / LAST)
     assert [path.name for path in numbered_checkpoints(run / "checkpoints")] == [
         "step_00000006.ckpt",
@@ -130,17 +134,7 @@ def test_what_a_kill_left_half_written_is_cleared(train: Train, tmp_path: Path) 
     assert not list(run.rglob("*.part"))
 
 
-def test_minutes_between_checkpoints(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saved: list[int] = []
-    sound = saving.write_checkpoint
-
-    def counted(path: Path, contents: dict[str, Any]) -> None:
-        saved.append(contents[RECORD]["step"])
-        sound(path, contents)
-
-    monkeypatch.setattr(saving, "write_checkpoint", counted)
+def test_minutes_between_checkpoints(train: Train, tmp_path: Path, saved: list[int]) -> None:
     settings = ("trainer.max_steps=6", "trainer.val_check_interval=100")
     assert train(*settings, f"run_dir={tmp_path / 'a'}", "saving.every_minutes=1e-9") == 0
     assert saved == [1, 2, 3, 4, 5, 6]

@@ -25,14 +25,16 @@ def table(said: str) -> list[list[str]]:
     return lines[title + 1 :]
 
 
-def test_two_settings_are_two_runs_and_a_table(
-    train: Train,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.fixture
+def bare(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+    """The program in small without a learning rate, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    bare = train.only(lambda each: not each.startswith("optim.lr"))
+    return train.only(lambda each: not each.startswith("optim.lr"))
+
+
+def test_two_settings_are_two_runs_and_a_table(
+    bare: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
     common = ("trainer.max_steps=6", "model.dropout=0.1", "logger=tensorboard")
     assert bare(*common, "-m", "optim.lr=1e-9,1e-2") == 0
     first, second = table(capsys.readouterr().err)
