@@ -8,17 +8,15 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from minigpt.composition import groups, presets
 from minigpt.errors import InputError
-from minigpt.settings import Setting, must_be, nearest, settings
+from minigpt.settings import nearest, read_value, settings
 
 MULTIRUN = ("-m", "--multirun")
-BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 #: Lightning's Trainer arguments that would break a promise of this program, and what to use.
 REFUSED_TRAINER_ARGUMENTS = {
@@ -127,21 +125,6 @@ def _unknown(key: str, value: str, known: list[str], schema: type) -> InputError
     return InputError(
         f"unknown setting {key}; the nearest is {nearest(key, schema)} (--help lists all)"
     )
-
-
-def read_value(setting: Setting, text: str) -> Any:
-    """A plain value by its setting's type; its range is checked with the whole config.
-
-    Raises `InputError` if it is no value of that type.
-    """
-    if setting.optional and text == "null":
-        return None
-    try:
-        if setting.type is bool:
-            return BOOLS[text.lower()]
-        return setting.type(text)
-    except (ValueError, KeyError) as error:
-        raise must_be(setting, text) from error
 
 
 def check_single(arguments: Arguments, schema: type, config_name: str) -> None:

@@ -17,13 +17,13 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn, TypeVar
 
-from minigpt.arguments import Arguments, check_single, read_arguments, read_value, sweep
+from minigpt.arguments import Arguments, check_single, read_arguments, sweep
 from minigpt.composition import compose_presets, keys_of_preset
 from minigpt.config import check
 from minigpt.errors import InputError, RunError
 from minigpt.help import help_text
 from minigpt.run_folder import check_run_dir, create_run_folder, expanded, shown_command
-from minigpt.settings import set_value, settings
+from minigpt.settings import read_value, set_value, settings
 from minigpt.sweep import Job, sweep_table
 
 Schema = TypeVar("Schema")

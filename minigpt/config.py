@@ -1,7 +1,8 @@
-"""Every setting of the program: its type, default, meaning, unit and range.
+"""Every setting of training: its type, default, meaning, unit and range.
 
-The dataclasses are Hydra's schema, so a setting that is not written here cannot be set. They own
-no behaviour: `check` holds values against their ranges, `plain` and `from_plain` turn them into
+The dataclasses are Hydra's schema, so a setting that is not written here cannot be set; those of
+another command stand in its own room (`generation/config.py`, `doctor/config.py`). They own no
+behaviour: `check` holds values against their ranges, `plain` and `from_plain` turn them into
 what a file can hold and back, and `minigpt.defaults` fills the ones that depend on size or device.
 """
 
@@ -209,73 +210,6 @@ class TrainConfig:
     saving: SavingConfig = field(default_factory=SavingConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
-
-
-@dataclass(kw_only=True, slots=True)
-class GenerateConfig:
-    """Everything `generate.py` can be told."""
-
-    checkpoint: str = setting(
-        "", "a run folder or checkpoint file; the newest run if empty", free_text=True
-    )
-    prompt: list[str] = setting([], "text to go on from; may be repeated", free_text=True)
-    prompt_file: str = setting(
-        "", "file with a prompt a line, a blank one too; - is standard input", free_text=True
-    )
-    start_of_document: bool | None = setting(
-        None,
-        "put the document's opening token before a prompt; if null, as the model was trained: "
-        "true where its corpus had several documents (an empty prompt always gets it)",
-    )
-    echo: bool = setting(True, "show the prompt before its continuation")
-    max_new_tokens: int = setting(256, "most tokens to generate", low=0)
-    temperature: float = setting(
-        1.0, "divides the logits; 0 takes the best token", low=0.0, high=1e4
-    )
-    top_k: int | None = setting(None, "sample among the k best tokens; all if null", low=1)
-    top_p: float | None = setting(
-        None, "sample among the fewest best tokens whose probability reaches p", above=0.0, high=1.0
-    )
-    seed: int | None = setting(
-        None, "fixes the samples; a new one each time if null", low=0, high=2**32 - 1
-    )
-    num_samples: int = setting(1, "samples for each prompt", low=1)
-    stream: bool = setting(True, "show text as it is generated")
-    format: str = setting(
-        "text", "of the output; json is a line a sample", choices=("text", "json")
-    )
-    output: str = setting("", "file for the output; standard output if empty", free_text=True)
-    use_cache: bool = setting(True, "keep keys and values; false recomputes every step")
-    context_stride: int | None = setting(
-        None, "tokens dropped at a time past the context; a quarter of it if null", low=1
-    )
-    device: str = setting("auto", "where to run", choices=("auto", "cpu", "cuda", "mps"))
-    dtype: str = setting(
-        "auto", "arithmetic; auto is float32 on a CPU and bfloat16 on a GPU that has it",
-        choices=("auto", "float32", "float64", "bfloat16", "float16"),
-    )  # fmt: skip
-    batch_size: int = setting(32, "most samples generated side by side", low=1)
-
-
-@dataclass(kw_only=True, slots=True)
-class DoctorConfig:
-    """Everything `python -m minigpt.doctor` can be told.
-
-    A setting of the model or the tokenizer asks for a new model, as training would begin with it.
-    """
-
-    checkpoint: str = setting(
-        "", "a run folder or checkpoint file; the newest run if empty", free_text=True
-    )
-    seed: int = setting(1337, "fixes a new model's weights", low=0, high=2**32 - 1)
-    report: str = setting(
-        "", "file for the report as HTML; doctor.html in the run's folder if empty", free_text=True
-    )
-    format: str = setting("text", "of what is shown; json is one line", choices=("text", "json"))
-    device: str = setting("auto", "where to run", choices=("auto", "cpu", "cuda", "mps"))
-    model: ModelConfig = field(default_factory=ModelConfig)
-    data: DataConfig = field(default_factory=DataConfig)
-    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
 
 
 def check(config: Any) -> None:

@@ -1,17 +1,14 @@
 """How results are shown: text or a line of JSON each, on standard output or in a file."""
 
+import contextlib
 import io
-import json
 import os
 import sys
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
 
 from minigpt.errors import InputError, RunError
 from minigpt.files import check_folder, written_whole
-
-#: Characters that JSON leaves as they are and that some readers take for the end of a line.
-_LINE_ENDS = {ord(character): f"\\u{ord(character):04x}" for character in "\x85\u2028\u2029"}
 
 
 def prepare_standard_output() -> None:
@@ -30,11 +27,6 @@ def say(notice: str) -> None:
     sys.stderr.flush()
 
 
-def json_line(values: dict[str, Any]) -> str:
-    """One JSON object as one line, by any reader's notion of a line."""
-    return json.dumps(values, ensure_ascii=False).translate(_LINE_ENDS) + "\n"
-
-
 def check_output(output: str, *, key: str = "output") -> None:
     """See before the work that the file a setting names can be written; "" is standard output."""
     path = Path(output)
@@ -51,17 +43,29 @@ def check_output(output: str, *, key: str = "output") -> None:
 
 
 def write_output(output: str, text: str) -> None:
-    """Write to standard output, or a file whole or not at all (a device or pipe as it comes)."""
+    """Write a text as `opened_output` does."""
+    with opened_output(output) as write:
+        write(text)
+
+
+@contextlib.contextmanager
+def opened_output(output: str) -> Generator[Callable[[str], object], None, None]:
+    """Something that writes to standard output, or to a file which gets all of it or none.
+
+    A device or a pipe gets it as it comes. Raises `RunError` where that cannot be done.
+    """
     if not output:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        yield _write_and_flush
         return
     path = Path(os.path.realpath(output))  # a link stays, what it points at is written
+    as_it_comes = path.exists() and not path.is_file()
     try:
-        if path.exists() and not path.is_file():
-            path.write_bytes(text.encode())
-            return
-        with written_whole(path) as file:
-            file.write(text.encode())
+        with path.open("wb") if as_it_comes else written_whole(path) as file:
+            yield lambda text: file.write(text.encode())
     except OSError as error:
         raise RunError(f"cannot write {output}: {error.strerror}") from error
+
+
+def _write_and_flush(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

@@ -15,6 +15,8 @@ from typing import Any, cast, get_args, get_origin
 
 from minigpt.errors import InputError
 
+BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
 
 def setting(
     default: Any,
@@ -103,6 +105,21 @@ def must_be(setting: Setting, value: object) -> InputError:
     text = shown(value)
     text = text if len(text) <= 80 else f"{text[:80]}…"
     return InputError(f"{setting.key}={text}: must be {range_text(setting)} ({setting.meaning})")
+
+
+def read_value(setting: Setting, text: str) -> Any:
+    """A plain value by its setting's type; its range is checked with the whole config.
+
+    Raises `InputError` if it is no value of that type.
+    """
+    if setting.optional and text == "null":
+        return None
+    try:
+        if setting.type is bool:
+            return BOOLS[text.lower()]
+        return setting.type(text)
+    except (ValueError, KeyError) as error:
+        raise must_be(setting, text) from error
 
 
 def shown(value: object) -> str:

@@ -86,3 +86,29 @@ def shared_data() -> Path:
     if not SHARED_DATA.is_dir():
         pytest.skip(f"no folder of real texts at {SHARED_DATA}")
     return SHARED_DATA
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Callable[..., Path]:
+    """Makes a checkpoint of random weights and a context of 16 tokens; gives its path."""
+    from minigpt.checkpoint import MODEL_PREFIX, RECORD, write_checkpoint
+    from minigpt.config import ModelConfig, TokenizerConfig, plain
+    from minigpt.data.tokenizer import train_tokenizer
+    from minigpt.model.gpt import GPT
+
+    def make(place: str = "model.ckpt", *, kind: str = "bytes", documents: int = 5) -> Path:
+        torch.manual_seed(0)
+        tokenizer = train_tokenizer(TokenizerConfig(kind=kind), ["the alphabet of this corpus"])
+        config = ModelConfig(n_layer=1, n_head=2, n_embd=16, block_size=16)
+        model = GPT(config, tokenizer.vocab_size)
+        record = {
+            "model_config": plain(config),
+            "vocab_size": tokenizer.vocab_size,
+            "tokenizer": tokenizer.to_json(),
+            "documents": documents,
+        }
+        weights = {MODEL_PREFIX + name: tensor for name, tensor in model.state_dict().items()}
+        write_checkpoint(tmp_path / place, {"state_dict": weights, RECORD: record})
+        return tmp_path / place
+
+    return make

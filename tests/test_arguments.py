@@ -4,9 +4,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from minigpt.arguments import Arguments, check_single, read_arguments, read_value, sweep
-from minigpt.config import GenerateConfig, TrainConfig
+from minigpt.arguments import Arguments, check_single, read_arguments, sweep
+from minigpt.config import TrainConfig
 from minigpt.errors import InputError
+from minigpt.generation.config import GenerateConfig
+from minigpt.settings import read_value
 from minigpt.settings import settings as list_settings
 
 SETTINGS = {setting.key: setting for setting in list_settings(TrainConfig)}

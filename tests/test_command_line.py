@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 
 from minigpt.command_line import compose, run
-from minigpt.config import GenerateConfig, TrainConfig
+from minigpt.config import TrainConfig
 from minigpt.errors import InputError, RunError
+from minigpt.generation.config import GenerateConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -373,7 +374,7 @@ def test_generation_is_not_swept(capsys: pytest.CaptureFixture[str]) -> None:
 PROGRAM = """
 import sys
 from minigpt.command_line import run
-from minigpt.config import GenerateConfig
+from minigpt.generation.config import GenerateConfig
 
 def main(config, named):
     for i in range(100_000):

@@ -9,14 +9,14 @@ from minigpt.arguments import REFUSED_TRAINER_ARGUMENTS
 from minigpt.command_line import compose
 from minigpt.composition import CONF, compose_presets, groups, keys_of_preset, presets
 from minigpt.config import (
-    DoctorConfig,
-    GenerateConfig,
     LoggerConfig,
     ModelConfig,
     TokenizerConfig,
     TrainConfig,
     TrainerConfig,
 )
+from minigpt.doctor.config import DoctorConfig
+from minigpt.generation.config import GenerateConfig
 from minigpt.settings import settings
 
 PRESETS = [(group, preset) for group in groups("train") for preset in presets(group)]

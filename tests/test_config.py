@@ -8,7 +8,6 @@ from hypothesis import given, settings
 
 from minigpt.config import (
     DataConfig,
-    GenerateConfig,
     ModelConfig,
     TrainConfig,
     check,
@@ -16,6 +15,7 @@ from minigpt.config import (
     plain,
 )
 from minigpt.errors import InputError
+from minigpt.generation.config import GenerateConfig
 from minigpt.settings import Setting, set_value, value_of
 from minigpt.settings import settings as list_settings
 

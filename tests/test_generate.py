@@ -9,17 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 
 import generate
-from minigpt.checkpoint import MODEL_PREFIX, RECORD, load_model, write_checkpoint
+from minigpt import progress
+from minigpt.checkpoint import load_model
 from minigpt.command_line import run
-from minigpt.config import GenerateConfig, ModelConfig, TokenizerConfig, plain
-from minigpt.data.tokenizer import train_tokenizer
-from minigpt.model.gpt import GPT
+from minigpt.generation import decode
+from minigpt.generation.config import GenerateConfig
 
 PROJECT = Path(generate.__file__).parent
-BLOCK_SIZE = 16
 
 
 @dataclass
@@ -34,35 +32,20 @@ class Shown:
 Command = Callable[..., Shown]
 
 
-def make_checkpoint(path: Path, kind: str = "bytes", documents: int = 5) -> None:
-    torch.manual_seed(0)
-    tokenizer = train_tokenizer(TokenizerConfig(kind=kind), ["the alphabet of this corpus"])
-    config = ModelConfig(n_layer=1, n_head=2, n_embd=16, block_size=BLOCK_SIZE)
-    model = GPT(config, tokenizer.vocab_size)
-    record = {
-        "model_config": plain(config),
-        "vocab_size": tokenizer.vocab_size,
-        "tokenizer": tokenizer.to_json(),
-        "documents": documents,
-    }
-    weights = {MODEL_PREFIX + name: tensor for name, tensor in model.state_dict().items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_checkpoint(path, {"state_dict": weights, RECORD: record})
-
-
 @pytest.fixture
 def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    checkpoint: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Command:
     """Run generate.py in a folder where `model.ckpt` is a checkpoint; float64, so that it is
     exact."""
-    monkeypatch.chdir(tmp_path)
-    make_checkpoint(tmp_path / "model.ckpt")
+    monkeypatch.chdir(checkpoint().parent)
 
-    def call(*arguments: str, checkpoint: str = "model.ckpt") -> Shown:
+    def call(*arguments: str, model: str = "model.ckpt") -> Shown:
         argv = ["dtype=float64", "seed=1", "max_new_tokens=12", *arguments]
-        if checkpoint:
-            argv.append(f"checkpoint={checkpoint}")
+        if model:
+            argv.append(f"checkpoint={model}")
         status = run(generate.main, GenerateConfig, "generate", argv)
         captured = capsys.readouterr()
         return Shown(status, captured.out, captured.err)
@@ -101,7 +84,9 @@ def test_a_json_line_holds_what_it_says(command: Command, tmp_path: Path) -> Non
     line = json.loads(shown.out)
     assert line["prompt"] == "a b"
     assert line["reason"] in ("end", "length")
-    assert (line["seed"], line["sample"]) == (7, 0)
+    assert (line["id"], line["seed"], line["sample"]) == (1, 7, 0)
+    assert len(line["logprobs"]) == len(line["ids"])
+    assert max(line["logprobs"]) < 0
     assert line["tokens_per_second"] > 0
     tokenizer = load_model(tmp_path / "model.ckpt").tokenizer
     assert tokenizer.decode(line["ids"]) == line["text"]
@@ -137,6 +122,85 @@ def test_a_prompt_from_standard_input(command: Command, monkeypatch: pytest.Monk
     assert command("prompt_file=-").out == command("prompt=Once").out
 
 
+def test_a_stop_text_ends_the_sample_and_is_not_shown(command: Command) -> None:
+    free = text_of(command("prompt=Once", "format=json", "max_new_tokens=40"))
+    stop = next(free[i : i + 2] for i in range(5, 39) if free[i : i + 2].isascii())
+    cut = free[: free.index(stop)]
+    arguments = ["prompt=Once", "max_new_tokens=40", f"stop={stop}", "stop=never there"]
+    assert command(*arguments).out == f"Once{cut}\n"
+    assert command(*arguments, "stream=false").out == f"Once{cut}\n"
+    line = json.loads(command(*arguments, "format=json").out)
+    assert (line["text"], line["reason"]) == (cut, "stop")
+
+
+def test_what_is_banned_is_not_written(command: Command) -> None:
+    free = text_of(command("prompt=Once", "format=json", "max_new_tokens=60"))
+    letter = free[20]
+    banned = command("prompt=", "echo=false", "max_new_tokens=60", f"logit_bias={letter}=-inf")
+    assert letter not in banned.out
+    every = [f"logit_bias_ids={i}=-inf" for i in range(257)]
+    line = json.loads(command("prompt=a", "format=json", *every).out)
+    assert (line["ids"], line["reason"]) == ([], "banned")
+
+
+def test_each_line_of_json_has_its_own_settings(command: Command, tmp_path: Path) -> None:
+    records = [
+        {"prompt": "a", "id": "first", "max_new_tokens": 3, "num_samples": 2},
+        {"prompt": "bc", "temperature": 0, "min_new_tokens": 5, "max_new_tokens": 5},
+        {"prompt": "d", "id": 0, "seed": 9, "max_new_tokens": 0},
+    ]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, records)))
+    asked = ("prompt_file=p.jsonl", "prompt_format=jsonl")
+    lines = [json.loads(line) for line in command(*asked, "format=json").out.splitlines()]
+    assert [(line["id"], line["sample"]) for line in lines] == [
+        ("first", 0), ("first", 1), (2, 0), (0, 0),
+    ]  # fmt: skip
+    assert [len(line["ids"]) <= n for line, n in zip(lines, (3, 3, 5, 0), strict=True)]
+    assert [line["seed"] for line in lines] == [1, 1, 1, 9]
+    greedy = command("prompt=bc", "temperature=0", "max_new_tokens=5", "format=json")
+    assert lines[2]["ids"] == json.loads(greedy.out)["ids"]
+    headings = [each for each in command(*asked).out.splitlines() if each.startswith("--- prompt")]
+    assert headings[0] == "--- prompt first, sample 1"
+
+
+def test_thousands_of_prompts_come_out_in_order_and_are_counted(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [f"{'ab' * (i * 37 % 11)}{i}" for i in range(1500)]
+    (tmp_path / "many.txt").write_text("\n".join(prompts) + "\n")
+    monkeypatch.setattr(progress, "PLAIN_INTERVAL", 0.0)
+    shown = command(
+        "prompt_file=many.txt", "format=json", "max_new_tokens=2", "output=out.jsonl",
+        "dtype=float32", "min_new_tokens=1",
+    )  # fmt: skip
+    assert shown.status == 0
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["prompt"] for line in lines] == prompts
+    assert "generating: 1500/1500 samples, " in shown.err
+
+
+def test_samples_that_are_done_are_shown_when_it_is_stopped(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "p.txt").write_text("a\nb\nc\n")
+    (tmp_path / "out.txt").write_text("as it was")
+    whole = command("prompt_file=p.txt", "batch_size=1", "format=json").out.splitlines()
+    real, calls = decode.decode, iter(range(9))
+
+    def stopped(*arguments: object) -> object:
+        if next(calls) % 2:
+            raise KeyboardInterrupt
+        return real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(decode, "decode", stopped)
+    shown = command("prompt_file=p.txt", "batch_size=1", "format=json")
+    assert (shown.status, shown.err) == (130, "stopped\n")
+    assert json.loads(shown.out)["ids"] == json.loads(whole[0])["ids"]
+    shown = command("prompt_file=p.txt", "batch_size=1", "format=json", "output=out.txt")
+    assert shown.status == 130
+    assert (tmp_path / "out.txt").read_text() == "as it was"
+
+
 def test_an_output_file_gets_the_text_and_the_terminal_none(
     command: Command, tmp_path: Path
 ) -> None:
@@ -146,19 +210,19 @@ def test_an_output_file_gets_the_text_and_the_terminal_none(
 
 
 def test_the_opening_token_goes_by_how_the_model_was_trained(
-    command: Command, tmp_path: Path
+    command: Command, checkpoint: Callable[..., Path]
 ) -> None:
-    make_checkpoint(tmp_path / "one.ckpt", documents=1)
+    checkpoint("one.ckpt", documents=1)
 
-    def line(checkpoint: str, *arguments: str) -> str:
-        return text_of(command("format=json", "prompt=a", *arguments, checkpoint=checkpoint))
+    def line(model: str, *arguments: str) -> str:
+        return text_of(command("format=json", "prompt=a", *arguments, model=model))
 
     with_it = line("model.ckpt", "start_of_document=true")
     without = line("model.ckpt", "start_of_document=false")
     assert with_it != without
     assert line("model.ckpt") == with_it
     assert line("one.ckpt") == without
-    empty = command("format=json", checkpoint="one.ckpt")
+    empty = command("format=json", model="one.ckpt")
     assert text_of(empty) == text_of(command("format=json", "start_of_document=true"))
 
 
@@ -176,15 +240,17 @@ def test_past_the_context_it_goes_on_and_says_so(command: Command) -> None:
 def test_a_prompt_beyond_the_context_says_that_its_last_part_is_used(command: Command) -> None:
     shown = command(f"prompt={'ab' * 40}", "start_of_document=false")
     assert shown.status == 0
-    assert "prompt 1 has 80 tokens and the model reads 16: its last part is used" in shown.err
+    assert "the prompt has 80 tokens and the model reads 16: its last part is used" in shown.err
 
 
-def test_the_newest_run_is_used_where_none_is_named(command: Command, tmp_path: Path) -> None:
-    make_checkpoint(tmp_path / "runs" / "a" / "checkpoints" / "best.ckpt")
+def test_the_newest_run_is_used_where_none_is_named(
+    command: Command, checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    checkpoint("runs/a/checkpoints/best.ckpt")
     (tmp_path / "runs" / "latest").symlink_to("a")
     expected = command("prompt=Once")
-    assert command("prompt=Once", checkpoint="") == expected
-    assert command("prompt=Once", checkpoint="runs/latest") == expected
+    assert command("prompt=Once", model="") == expected
+    assert command("prompt=Once", model="runs/latest") == expected
 
 
 @pytest.mark.parametrize(
@@ -198,6 +264,27 @@ def test_the_newest_run_is_used_where_none_is_named(command: Command, tmp_path: 
         (["top_k=0"], "top_k"),
         (["num_samples=0"], "num_samples"),
         (["max_new_tokens=-1"], "max_new_tokens"),
+        (["min_p=1.5"], "min_p"),
+        (["repetition_penalty=0"], "repetition_penalty"),
+        (["presence_penalty=-3"], "presence_penalty"),
+        (["frequency_penalty=inf"], "frequency_penalty"),
+        (["no_repeat_ngram=0"], "no_repeat_ngram"),
+        (["min_new_tokens=13"], "min_new_tokens=13: must be at most max_new_tokens=12"),
+        (["logit_bias=a"], "logit_bias=a: must be"),
+        (["logit_bias==1"], "logit_bias==1: must be"),
+        (["logit_bias=a=inf"], "logit_bias=a=inf: must be"),
+        (["logit_bias=a\udcff=1"], "logit_bias: not UTF-8"),
+        (["logit_bias_ids=a=1"], "logit_bias_ids=a=1: must be"),
+        (["logit_bias_ids=257=1"], "logit_bias_ids=257: the model has tokens 0 to 256"),
+        (["stop="], "stop=: must be"),
+        (["stop=a", "stop="], "stop=: must be"),
+        (["stop_ids=-1"], "stop_ids=-1: must be"),
+        (["stop_ids=999"], "stop_ids=999: the model has tokens 0 to 256"),
+        (["batch_size=0"], "batch_size=0"),
+        (["prompt_file=none.txt", "interactive=true"], "prompt_file=none.txt: not with"),
+        (["format=json", "interactive=true"], "format=json: not with interactive=true"),
+        (["num_samples=2", "interactive=true"], "num_samples=2: not with interactive=true"),
+        (["prompt_format=csv"], "line, whole, jsonl"),
         (["prompt_file=none.txt"], "none.txt"),
         (["output=none/out.txt"], "none"),
         (["prompt=a\udcff"], "not UTF-8"),
@@ -207,7 +294,7 @@ def test_the_newest_run_is_used_where_none_is_named(command: Command, tmp_path: 
 def test_what_is_wrong_gets_one_line_and_status_2(
     command: Command, arguments: list[str], message: str
 ) -> None:
-    shown = command(*arguments, checkpoint="" if "checkpoint=none" in arguments else "model.ckpt")
+    shown = command(*arguments, model="" if "checkpoint=none" in arguments else "model.ckpt")
     assert shown.status == 2
     assert shown.out == ""
     assert message in shown.err
@@ -215,19 +302,21 @@ def test_what_is_wrong_gets_one_line_and_status_2(
 
 
 def test_a_character_that_the_tokenizer_has_not_seen_is_named(
-    command: Command, tmp_path: Path
+    command: Command, checkpoint: Callable[..., Path]
 ) -> None:
-    make_checkpoint(tmp_path / "char.ckpt", kind="char")
-    shown = command("prompt=the Z", checkpoint="char.ckpt")
+    checkpoint("char.ckpt", kind="char")
+    shown = command("prompt=the Z", model="char.ckpt")
     assert (shown.status, shown.out) == (2, "")
-    assert "prompt 1" in shown.err
+    assert shown.err.startswith("error: the prompt: ")
     assert "'Z'" in shown.err
+    shown = command("prompt=the Z", "stream=false", model="char.ckpt")
+    assert shown.err.startswith("error: prompt 1: ")
 
 
 def test_help_and_wrong_settings_do_not_wait_for_torch() -> None:
     code = (
         "import sys, generate; from minigpt.command_line import run\n"
-        "from minigpt.config import GenerateConfig as C\n"
+        "from minigpt.generation.config import GenerateConfig as C\n"
         "assert run(generate.main, C, 'generate', ['--help']) == 0\n"
         "assert run(generate.main, C, 'generate', ['top_k=0']) == 2\n"
         "assert run(generate.main, C, 'generate', ['prompt_file=none.txt']) == 2\n"

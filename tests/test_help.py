@@ -1,7 +1,8 @@
 import pytest
 
 from minigpt.composition import groups, presets
-from minigpt.config import GenerateConfig, TrainConfig
+from minigpt.config import TrainConfig
+from minigpt.generation.config import GenerateConfig
 from minigpt.help import WIDTH, help_text
 from minigpt.settings import settings
 

@@ -14,9 +14,9 @@ PACKAGE = ROOT / "minigpt"
 #: From the bottom up: a module imports from layers below its own, or from its own.
 LAYERS = (
     ("errors",),
-    ("settings", "config", "files"),
+    ("settings", "config", "files", "json_lines"),
     ("model", "data", "training.loss", "training.optimizer", "training.schedule"),
-    ("defaults", "checkpoint", "run_folder", "output", "sweep"),
+    ("defaults", "checkpoint", "run_folder", "output", "progress", "sweep"),
     ("generation", "evaluate", "export", "doctor", "training"),
     ("composition", "arguments", "help", "command_line"),
     ("doctor.__main__",),  # a command of its own

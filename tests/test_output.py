@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from minigpt.errors import InputError, RunError
+from minigpt.json_lines import json_line
 from minigpt.output import (
     check_output,
-    json_line,
     prepare_standard_output,
     write_output,
 )

@@ -3,8 +3,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from minigpt.config import GenerateConfig, TrainConfig
+from minigpt.config import TrainConfig
 from minigpt.errors import InputError
+from minigpt.generation.config import GenerateConfig
 from minigpt.settings import (
     check_ranges,
     flat,

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minigpt import command_line
-from minigpt.config import DoctorConfig
+from minigpt.doctor.config import DoctorConfig
 from minigpt.errors import InputError
-from minigpt.output import check_output, json_line, prepare_standard_output, say, write_output
+from minigpt.json_lines import json_line
+from minigpt.output import check_output, prepare_standard_output, say, write_output
 from minigpt.run_folder import find_checkpoint, run_folder_of
 
 if TYPE_CHECKING:

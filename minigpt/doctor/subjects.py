@@ -7,9 +7,10 @@ import torch
 
 from minigpt import defaults
 from minigpt.checkpoint import LoadedModel
-from minigpt.config import DoctorConfig, TrainConfig, check, from_plain
+from minigpt.config import TrainConfig, check, from_plain
 from minigpt.data.batches import TrainingBatches
 from minigpt.data.token_store import TokenStore, prepare
+from minigpt.doctor.config import DoctorConfig
 from minigpt.doctor.finding import Subject
 from minigpt.errors import InputError
 from minigpt.model.gpt import GPT

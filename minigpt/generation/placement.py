@@ -1,8 +1,14 @@
-"""Where a model runs and in which arithmetic, when that is left open."""
+"""Where a model runs, in which arithmetic and how many rows at a time, when that is left open."""
 
 import torch
 
 from minigpt.errors import InputError
+from minigpt.model.gpt import GPT
+
+#: Bytes of keys, values and logits that a batch may take, where nothing says how many rows it has.
+ROOM_FOR_A_BATCH = 1 << 30
+#: More rows than this bring no more tokens a second.
+MOST_ROWS = 64
 
 
 def find_device(asked: str) -> torch.device:
@@ -38,3 +44,12 @@ def find_dtype(asked: str, device: torch.device) -> torch.dtype:
         "bfloat16": torch.bfloat16,
         "float16": torch.float16,
     }[asked]
+
+
+def rows_that_fit(model: GPT) -> int:
+    """How many samples to generate side by side: as many as pay and memory has room for."""
+    config = model.config
+    size = model.embedding.weight.element_size()
+    keys_and_values = 2 * config.n_layer * config.n_embd * config.block_size * size
+    logits = 4 * 4 * model.vocab_size  # float32, and what sampling makes of them
+    return max(1, min(MOST_ROWS, ROOM_FOR_A_BATCH // (keys_and_values + logits)))

@@ -1,46 +1,79 @@
-"""Where prompts come from, and the tokens they are continued from."""
+"""Where prompts come from, what each is to be gone on with, and the tokens it becomes."""
 
+import dataclasses
+import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from minigpt.data.tokenizer import Tokenizer
 from minigpt.errors import InputError
+from minigpt.generation.config import Controls, GenerateConfig
+from minigpt.json_lines import json_object, json_text
+from minigpt.settings import check_ranges, must_be, nearest, settings
 
 STANDARD_INPUT = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A text to go on from, and the tokens that the model is given for it."""
+    """A text to go on from, how, and what its user calls it (None: its number, from 1)."""
 
     text: str
-    ids: list[int]
+    config: GenerateConfig
+    id: object = None
 
 
-def read_prompts(texts: Sequence[str], prompt_file: str) -> list[str]:
-    """The prompts of the command line and then those of `prompt_file`, taken literally.
+def read_prompts(config: GenerateConfig) -> list[Prompt]:
+    """The prompts of the command line, taken literally, and then those of `prompt_file`.
 
-    A file holds a prompt a line; an empty line is an empty prompt, and the newline after the last
-    one starts no other. `-` is standard input, "" no file. Without either there is one empty
-    prompt. Raises `InputError` for what is missing, empty or not UTF-8.
+    Without either there is one empty prompt. Raises `InputError` for controls that do not go
+    together, for a file that is missing, empty or not UTF-8 (`-` is standard input), or a line that
+    is not what `prompt_format` says.
     """
-    for number, text in enumerate(texts, start=1):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:  # the command line held other bytes
-            raise InputError(
-                f"prompt {number}: not UTF-8 at character {error.start}; set the terminal to UTF-8"
-            ) from error
-    prompts = list(texts)
-    if prompt_file:
-        prompts += _read_lines(prompt_file)
-    return prompts or [""]
+    check_controls(config)
+    prompts = [Prompt(checked_text(text, f"prompt {i}"), config)
+               for i, text in enumerate(config.prompt, start=1)]  # fmt: skip
+    if config.prompt_file:
+        text = _read(config.prompt_file)
+        match config.prompt_format:
+            case "line":
+                prompts += [Prompt(line, config) for line in _lines(text)]
+            case "whole":
+                prompts.append(Prompt(text, config))
+            case _:
+                prompts += _json_prompts(text, config)
+        if not prompts:
+            raise InputError(f"{_name(config.prompt_file)}: has no prompt, only blank lines")
+    return prompts or [Prompt("", config)]
 
 
-def _read_lines(prompt_file: str) -> list[str]:
-    name = "standard input" if prompt_file == STANDARD_INPUT else prompt_file
+def seeded(config: GenerateConfig) -> GenerateConfig:
+    """The settings with a seed: a fresh one where none is given."""
+    if config.seed is not None:
+        return config
+    return dataclasses.replace(config, seed=secrets.randbits(32))
+
+
+def checked_text(text: str, name: str) -> str:
+    """The text; `InputError` if it holds what a command line of other bytes leaves in it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{name}: not UTF-8 at character {error.start}; set the terminal to UTF-8"
+        ) from error
+    return text
+
+
+def _name(prompt_file: str) -> str:
+    return "standard input" if prompt_file == STANDARD_INPUT else prompt_file
+
+
+def _read(prompt_file: str) -> str:
+    name = _name(prompt_file)
     try:
         if prompt_file == STANDARD_INPUT:
             content = sys.stdin.buffer.read()
@@ -53,25 +86,79 @@ def _read_lines(prompt_file: str) -> list[str]:
         raise InputError(f"{name}: not UTF-8 at byte {error.start}; save it as UTF-8") from error
     if not text:
         raise InputError(f"{name}: is empty; write a prompt a line")
+    return text.removeprefix("\ufeff")
+
+
+def _lines(text: str) -> list[str]:
+    """The lines; the newline after the last one starts no other."""
     # str.splitlines would also cut at characters that may be part of a prompt
-    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+    lines = text.replace("\r\n", "\n").split("\n")
     return lines[:-1] if not lines[-1] else lines
 
 
-def encode_prompts(
-    tokenizer: Tokenizer, texts: Sequence[str], *, start_of_document: bool
-) -> list[Prompt]:
-    """Prompts as tokens, the document's opening token in front if asked for.
-
-    An empty one always starts a document. Raises `InputError` that names the prompt and the
-    character that the tokenizer does not know.
-    """
-    prompts: list[Prompt] = []
-    for number, text in enumerate(texts, start=1):
+def _json_prompts(text: str, config: GenerateConfig) -> Iterator[Prompt]:
+    """The prompt of each line that is not blank, with settings of its own over `config`'s."""
+    file = _name(config.prompt_file)
+    for number, line in enumerate(_lines(text), start=1):
+        if not line.strip():
+            continue
         try:
-            ids = tokenizer.encode(text)
-        except InputError as error:
-            raise InputError(f"prompt {number}: {error}") from error
-        opening = [tokenizer.end_id] if start_of_document or not ids else []
-        prompts.append(Prompt(text, opening + ids))
-    return prompts
+            record = json_object(line)
+            prompt, name = json_text(record, "prompt"), record.pop("id", None)
+            del record["prompt"]
+            yield Prompt(prompt, with_controls(config, record), name)
+        except ValueError as error:
+            raise InputError(f"{file}, line {number}: {error}") from error
+
+
+def with_controls(config: GenerateConfig, controls: Mapping[str, object]) -> GenerateConfig:
+    """A copy of `config` with other values of some of `Controls`.
+
+    Raises `InputError` for a name that is not one of them, and a value out of its range.
+    """
+    known = {each.key: each for each in settings(GenerateConfig)}
+    values: dict[str, object] = {}
+    for key, value in controls.items():
+        if key not in known:
+            near = nearest(key, GenerateConfig)
+            raise InputError(f"unknown setting {key}; the nearest is {near}")
+        if key not in Controls.__annotations__:
+            raise InputError(f"{key}: holds for all prompts, set it on the command line")
+        values[key] = value
+        if known[key].repeatable:
+            if isinstance(value, str) or not isinstance(value, Mapping | Sequence):
+                raise must_be(known[key], value)
+            values[key] = _texts(cast("Mapping[object, object] | Sequence[object]", value))
+    changed = dataclasses.replace(config, **values)
+    check_controls(changed)
+    return changed
+
+
+def _texts(value: Mapping[object, object] | Sequence[object]) -> list[str]:
+    """A list, or a mapping, as the command line gives them: a text each, or KEY=VALUE."""
+    if isinstance(value, Mapping):
+        return [f"{key}={item}" for key, item in value.items()]
+    return [str(item) for item in value]
+
+
+def check_controls(config: GenerateConfig) -> None:
+    """Hold the settings against their ranges and each other; `InputError` says what is wrong."""
+    check_ranges(config)
+    for key in ("logit_bias", "stop"):
+        for text in getattr(config, key):
+            checked_text(text, key)
+    if config.min_new_tokens > config.max_new_tokens:
+        raise InputError(
+            f"min_new_tokens={config.min_new_tokens}: must be at most"
+            f" max_new_tokens={config.max_new_tokens}"
+        )
+
+
+def prompt_ids(tokenizer: Tokenizer, text: str, *, start_of_document: bool) -> list[int]:
+    """A prompt as tokens, the document's opening token in front if asked for.
+
+    An empty one always starts a document. Raises `InputError` that names the character that the
+    tokenizer does not know.
+    """
+    ids = tokenizer.encode(text)
+    return [tokenizer.end_id, *ids] if start_of_document or not ids else ids

@@ -1,10 +1,12 @@
 """From logits to a token, as pure functions over rows.
 
-The controls act in this order: `temperature`, `top_k`, `top_p`. Each row brings its own uniform
-number, so a row's token depends on nothing else in its batch, and no step loops over rows.
-Shapes: B rows, V tokens of the vocabulary.
+The controls of `Sampling` act in the order in which they stand there. The first ones depend on the
+tokens so far (`minigpt.generation.controls`); here are the others: `temperature`, `top_k`, `top_p`,
+`min_p` and the draw. Each row brings its own uniform number, so a row's token depends on nothing
+else in its batch, and no step loops over rows. Shapes: B rows, V tokens of the vocabulary.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,15 +17,28 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How a token is chosen. `temperature` 0 is greedy: the best token, whatever the seed.
+    """How a token is chosen, in the order in which this happens.
 
-    `top_k` keeps the k best tokens; `top_p` in (0, 1] the fewest best of those whose probability,
-    after temperature and `top_k`, reaches p. None keeps all.
+    `logit_bias_ids` has tokens and what is added to their logits, `logit_bias` texts and what is
+    added to the logits of the tokens that would complete them. `repetition_penalty` divides the
+    positive logits of the tokens so far and multiplies the negative ones; `presence_penalty` is
+    taken from those of the new tokens, `frequency_penalty` once for each time they came.
+    `no_repeat_ngram` n bans what would repeat n tokens. `temperature` divides the logits; 0 is
+    greedy: the best token, whatever the seed. `top_k` keeps the k best tokens; `top_p` in (0, 1]
+    the fewest best of those whose probability, after temperature and `top_k`, reaches p; `min_p`
+    those that are at least p times as probable as the best.
     """
 
+    logit_bias_ids: tuple[tuple[int, float], ...] = ()
+    logit_bias: tuple[tuple[str, float], ...] = ()
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    no_repeat_ngram: int | None = None
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
 
 
 def sample_token(logits: Tensor, sampling: Sampling, uniforms: Tensor | None = None) -> Tensor:
@@ -54,6 +69,8 @@ def candidates(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor | Non
         logits = logits.gather(-1, ids)
     if sampling.top_p is not None:
         logits = keep_top_p(logits, sampling.top_p)
+    if sampling.min_p:
+        logits = keep_min_p(logits, sampling.min_p)
     return logits.softmax(dim=-1), ids
 
 
@@ -91,6 +108,15 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     return torch.empty_like(logits).scatter_(-1, ids, ordered)
 
 
+def keep_min_p(logits: Tensor, p: float) -> Tensor:
+    """The logits of the tokens at least `p` times as probable as the best, the others -inf.
+
+    `p` in (0, 1]; 1 keeps the best, and those that are as good (Nguyen et al. 2024, section 3).
+    """
+    least = logits.amax(dim=-1, keepdim=True) + math.log(p)
+    return logits.masked_fill(logits < least, -torch.inf)
+
+
 def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     """Inverse-CDF sampling: the token, (B,) int64, at which a row's running sum passes its share.
 
@@ -105,13 +131,13 @@ def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
 
 
 class Uniforms:
-    """The random numbers of a batch: row r's come from a generator of `seed` and `samples[r]`.
+    """The random numbers of a batch: row r's come from a generator of its own (seed, sample).
 
     So a sample depends only on the seed and on its number among its prompt's samples.
     """
 
-    def __init__(self, seed: int, samples: Sequence[int], device: torch.device) -> None:
-        self._generators = [np.random.default_rng((seed, sample)) for sample in samples]
+    def __init__(self, rows: Sequence[tuple[int, int]], device: torch.device) -> None:
+        self._generators = [np.random.default_rng(row) for row in rows]
         self._device = device
         self._block = torch.empty(0, 0)
         self._next = 0

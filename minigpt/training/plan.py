@@ -9,9 +9,10 @@ import torch
 from minigpt.config import TrainConfig
 from minigpt.defaults import Device, device_count
 from minigpt.model.gpt import GPT
+from minigpt.progress import clock
 from minigpt.run_folder import LAST
 from minigpt.training.memory import Memory, gigabytes, suggestions
-from minigpt.training.progress import clock, table
+from minigpt.training.progress import table
 from minigpt.training.resume import Start
 from minigpt.training.schedule import learning_rate
 

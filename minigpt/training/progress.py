@@ -6,8 +6,7 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-#: Seconds between plain lines where there is no terminal.
-PLAIN_INTERVAL = 15.0
+from minigpt.progress import PLAIN_INTERVAL, clock
 
 
 class Progress:
@@ -79,13 +78,6 @@ class Rate:
         rate = (tokens - self._tokens) / max(seconds - self._seconds, 1e-9)
         self._tokens, self._seconds = tokens, seconds
         return rate
-
-
-def clock(seconds: float) -> str:
-    """Seconds as 0:07, 12:34 or 1:02:03."""
-    minutes, second = divmod(round(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
 def table(lines: dict[str, str]) -> str:

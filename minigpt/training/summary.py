@@ -18,12 +18,13 @@ from minigpt.data.token_store import PreparedData
 from minigpt.errors import RunError
 from minigpt.files import written_whole
 from minigpt.model.gpt import GPT
+from minigpt.progress import clock
 from minigpt.run_folder import BEST, LAST, shown_command
 from minigpt.training.heap import give_back_freed_memory
 from minigpt.training.loss import bits_per_byte, perplexity
 from minigpt.training.memory import Memory, peak_bytes
 from minigpt.training.metrics_file import column, read_metrics
-from minigpt.training.progress import clock, table
+from minigpt.training.progress import table
 from minigpt.training.samples import (
     JUDGED_SAMPLES,
     OVERFIT_LOSS,

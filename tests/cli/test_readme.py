@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from minigpt.command_line import compose
-from minigpt.config import DoctorConfig, GenerateConfig, TrainConfig
+from minigpt.config import TrainConfig
+from minigpt.doctor.config import DoctorConfig
+from minigpt.generation.config import GenerateConfig
 
 PROJECT = Path(__file__).resolve().parents[2]
 PAGES = (

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from minigpt.command_line import run
-from minigpt.config import DoctorConfig
 from minigpt.doctor.__main__ import main
+from minigpt.doctor.config import DoctorConfig
 from minigpt.doctor.examination import CHECKS
 from minigpt.model import gpt
 from tests.conftest import Train

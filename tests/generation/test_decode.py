@@ -7,8 +7,9 @@ import torch
 
 from minigpt.config import ModelConfig
 from minigpt.errors import InputError
-from minigpt.generation.decode import Decoding, decode, generate, stream
-from minigpt.generation.sampling import Sampling, Uniforms
+from minigpt.generation.continuation import Continuation
+from minigpt.generation.decode import Decoding, Row, decode, generate, stream
+from minigpt.generation.sampling import Sampling
 from minigpt.model.gpt import GPT
 
 BLOCK_SIZE, VOCABULARY, NO_END = 8, 20, -1
@@ -61,8 +62,7 @@ def test_the_end_token_as_last_token_that_is_allowed_still_ends(gpt: GPT) -> Non
 
 def test_the_loop_ends_when_all_rows_have_ended(gpt: GPT) -> None:
     free = generate(gpt, [[1]], decoding(20), seed=0)[0].ids
-    uniforms = Uniforms(0, [0], torch.device("cpu"))
-    steps = list(decode(gpt, [[1]], decoding(20, free[4]), uniforms))
+    steps = list(decode(gpt, [Row([1], seed=0)], decoding(20, free[4])))
     assert len(steps) == free.index(free[4]) + 1
 
 
@@ -77,7 +77,9 @@ def test_stream_gives_what_generate_gives(gpt: GPT) -> None:
         for sample in range(4):
             settings = decoding(30, end_id=4, sampling=sampling)
             whole = generate(gpt, [[1, 2]], settings, seed=5, num_samples=4)[sample]
-            assert list(stream(gpt, [1, 2], settings, seed=5, sample=sample)) == whole.ids
+            streamed = Continuation(settings)
+            list(stream(gpt, Row([1, 2], 5, sample), settings, streamed))
+            assert (streamed.ids, streamed.reason) == (whole.ids, whole.reason)
 
 
 def test_ids_beyond_the_tokenizer_are_never_sampled(gpt: GPT) -> None:
@@ -148,7 +150,7 @@ def test_going_past_the_context_is_said_once(gpt: GPT) -> None:
     generate(gpt, [[1], [2, 3]], decoding(30), seed=0, batch_size=1, say=notices.append)
     assert len(notices) == 2
     one_by_one = replace(decoding(30), context_stride=1)
-    list(stream(gpt, [1, 2, 3], one_by_one, seed=0, say=notices.append))
+    list(stream(gpt, Row([1, 2, 3], 0), one_by_one, Continuation(one_by_one), notices.append))
     assert len(notices) == 3
     assert notices[2].endswith("from the last 8 of them")
 

@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def plain_probabilities(logits: list[float], sampling: Sampling) -> list[float]:
-    """The controls one token at a time, in Python: temperature, top_k, top_p."""
+    """The controls one token at a time, in Python: temperature, top_k, top_p, min_p."""
     ranked = sorted(range(len(logits)), key=lambda i: (-logits[i], i))
     best = logits[ranked[0]]
     weights = {i: math.exp((logits[i] - best) / sampling.temperature) for i in ranked}
@@ -28,6 +28,7 @@ def plain_probabilities(logits: list[float], sampling: Sampling) -> list[float]:
             nucleus.append(i)
             reached += weights[i] / total
         kept = nucleus
+    kept = [i for i in kept if weights[i] >= (sampling.min_p or 0.0)]
     total = sum(weights[i] for i in kept)
     return [weights[i] / total if i in kept else 0.0 for i in range(len(logits))]
 
@@ -46,6 +47,7 @@ def cases(draw_: st.DrawFn) -> tuple[list[float], Sampling]:
         temperature=draw_(st.sampled_from([0.3, 1.0, 2.5])),
         top_k=draw_(st.none() | st.integers(1, 12)),
         top_p=draw_(st.none() | st.sampled_from([1e-9, 0.2137, 0.5171, 0.9173, 1.0])),
+        min_p=draw_(st.none() | st.sampled_from([0.0, 1e-9, 0.0717, 0.2713, 1.0])),
     )
     return logits, sampling
 
@@ -85,6 +87,29 @@ def test_temperature_acts_before_top_p() -> None:
     assert probabilities(logits, Sampling(temperature=5.0, top_p=0.6))[0].count_nonzero() == 2
 
 
+def test_min_p_is_a_share_of_the_best_probability() -> None:
+    logits = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log()
+
+    def kept(p: float) -> list[int]:
+        return probabilities(logits, Sampling(min_p=p))[0].nonzero()[:, 0].tolist()
+
+    assert kept(0) == kept(0.249) == [0, 1, 2, 3]
+    assert kept(0.251) == [1, 2, 3]
+    assert kept(0.76) == [1]
+    assert kept(1) == [1]
+
+
+def test_min_p_one_keeps_all_that_are_as_good_as_the_best() -> None:
+    kept = probabilities(torch.tensor([[1.0, 2.0, 2.0, 0.0]]), Sampling(min_p=1.0))
+    assert kept.tolist() == [[0.0, 0.5, 0.5, 0.0]]
+
+
+def test_temperature_acts_before_min_p() -> None:
+    logits = torch.tensor([[2.0, 1.0, 0.0]])
+    assert probabilities(logits, Sampling(min_p=0.3))[0].count_nonzero() == 2
+    assert probabilities(logits, Sampling(temperature=2.0, min_p=0.3))[0].count_nonzero() == 3
+
+
 def test_top_k_of_equal_logits_keeps_the_first() -> None:
     kept = probabilities(torch.zeros(2, 6), Sampling(top_k=4))
     assert kept.tolist() == [[0.25] * 4 + [0.0] * 2] * 2
@@ -105,7 +130,8 @@ def test_of_many_equal_logits_the_first_are_kept() -> None:
         Sampling(temperature=3.0),
         Sampling(top_k=3),
         Sampling(top_p=0.7),
-        Sampling(temperature=1.5, top_k=5, top_p=0.8),
+        Sampling(min_p=0.3),
+        Sampling(temperature=1.5, top_k=5, top_p=0.8, min_p=0.5),
     ],
 )
 def test_samples_are_distributed_as_they_should(sampling: Sampling) -> None:
@@ -175,7 +201,7 @@ def test_a_row_is_sampled_as_it_would_be_alone() -> None:
 
 def test_random_numbers_depend_on_the_seed_and_the_sample_only() -> None:
     def numbers(seed: int, samples: list[int], block: int) -> list[list[float]]:
-        uniforms = Uniforms(seed, samples, CPU)
+        uniforms = Uniforms([(seed, sample) for sample in samples], CPU)
         return [uniforms.next(block).tolist() for _ in range(7)]
 
     together = numbers(4, [2, 0, 1], 7)

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.config import ModelConfig
-from minigpt.generation.decode import Decoding, generate, window_start
+from minigpt.generation.decode import Decoding, generate
 from minigpt.generation.sampling import Sampling, Uniforms, sample_token
+from minigpt.generation.windows import window_start
 from minigpt.model.gpt import GPT
 from minigpt.model.kv_cache import KVCache
 
@@ -49,7 +50,7 @@ def plain(
     Returns the new tokens and, for each, how far its logit was above the second.
     """
     ids, first = list(ids), len(ids)
-    uniforms, gaps = Uniforms(seed, [0], torch.device("cpu")), []
+    uniforms, gaps = Uniforms([(seed, 0)], torch.device("cpu")), []
     with torch.no_grad():
         for _ in range(n):
             start = 0

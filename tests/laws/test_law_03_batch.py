@@ -5,8 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.config import ModelConfig
-from minigpt.generation.decode import Continuation, Decoding, generate, stream, window_start
+from minigpt.generation.continuation import Continuation
+from minigpt.generation.decode import Decoding, Row, generate, stream
 from minigpt.generation.sampling import Sampling
+from minigpt.generation.windows import window_start
 from minigpt.model.gpt import GPT
 
 BLOCK_SIZE = 7
@@ -16,7 +18,9 @@ SAMPLINGS = [
     Sampling(temperature=0),
     Sampling(),
     Sampling(temperature=1.3, top_k=4),
-    Sampling(top_p=0.8),
+    Sampling(top_p=0.8, min_p=0.1),
+    Sampling(repetition_penalty=1.4, frequency_penalty=0.5, logit_bias_ids=((2, 1.0),)),
+    Sampling(no_repeat_ngram=3),
 ]
 
 
@@ -101,5 +105,6 @@ def test_a_row_that_ended_disturbs_no_other_row() -> None:
     assert len({len(result.ids) for result in results}) > 3  # they do end at different times
     for number, prompt in enumerate(prompts):
         for sample in range(6):
-            alone = list(stream(gpt, prompt, decoding, seed=2, sample=sample))
-            assert alone == results[6 * number + sample].ids
+            alone = Continuation(decoding)
+            list(stream(gpt, Row(prompt, 2, sample), decoding, alone))
+            assert alone.ids == results[6 * number + sample].ids

@@ -16,8 +16,9 @@ from torch import Tensor
 import generate
 from minigpt.checkpoint import load_model
 from minigpt.command_line import run
-from minigpt.config import GenerateConfig, ModelConfig
+from minigpt.config import ModelConfig
 from minigpt.data.batches import IGNORED, Batch, TrainingBatches, spans, validation_batches
+from minigpt.generation.config import GenerateConfig
 from minigpt.model.gpt import GPT
 from minigpt.run_folder import BEST, LAST
 from minigpt.training.loss import logits_of, summed_loss

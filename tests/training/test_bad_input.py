@@ -10,7 +10,7 @@ import torch
 import generate
 from minigpt.checkpoint import RECORD, read_checkpoint
 from minigpt.command_line import run
-from minigpt.config import GenerateConfig
+from minigpt.generation.config import GenerateConfig
 from minigpt.run_folder import LAST
 from tests.conftest import Train
 

@@ -2,8 +2,9 @@
 
 import pytest
 
+from minigpt.progress import clock
 from minigpt.training import progress
-from minigpt.training.progress import Progress, clock
+from minigpt.training.progress import Progress
 
 
 @pytest.mark.parametrize(

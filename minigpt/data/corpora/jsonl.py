@@ -1,15 +1,14 @@
 """The user's JSON lines: one object a line, one of its fields the document."""
 
-import json
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import cast
 
 from minigpt.config import DataConfig
 from minigpt.data.corpora.corpus import Corpus, split_corpus
 from minigpt.data.corpora.text import find_files, read_parts, split_parts
 from minigpt.errors import InputError
+from minigpt.json_lines import json_object, json_text
 
 #: The files of a folder that are read.
 SUFFIXES = (".jsonl", ".ndjson")
@@ -46,33 +45,8 @@ def _documents(path: Path, config: DataConfig) -> Iterator[str]:
 
 def _field(line: str, field: str) -> str:
     """The text in one field of a line of JSON; `ValueError` says what is there instead."""
-    try:
-        record: object = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from error
-    if not isinstance(record, dict):
-        raise ValueError(f"a JSON object is needed, this is {_name(record)}")
-    fields = cast("dict[str, object]", record)
-    if field not in fields:
-        there = ", ".join(fields) or "none"
+    record = json_object(line)
+    if field not in record:
+        there = ", ".join(record) or "none"
         raise ValueError(f"no field {field!r}; data.field may be one of: {there}")
-    text = fields[field]
-    if not isinstance(text, str):
-        raise ValueError(f"the field {field!r} must be a string, this is {_name(text)}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"the field {field!r} has half of a surrogate pair at character {error.start}"
-        ) from error
-    return text
-
-
-def _name(value: object) -> str:
-    """What JSON calls a value."""
-    if value is None:
-        return "null"
-    names: dict[type, str] = {
-        bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array"
-    }  # fmt: skip
-    return names.get(type(value), "an object")
+    return json_text(record, field)

@@ -1,0 +1,140 @@
+"""Every setting of `generate.py`: what each control means, and its range.
+
+The controls act in the order in which they stand here: biases, penalties and bans change the
+logits, temperature divides them, then `top_k`, `top_p` and `min_p` each leave fewer tokens.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from minigpt.settings import setting
+
+#: A bias from -100 to 100, or -inf.
+_BIAS = r"(-inf|[-+]?(100(\.0*)?|[0-9]{1,2}(\.[0-9]*)?|\.[0-9]+))"
+
+
+@dataclass(kw_only=True, slots=True)
+class GenerateConfig:
+    """Everything `generate.py` can be told."""
+
+    checkpoint: str = setting(
+        "", "a run folder or checkpoint file; the newest run if empty", free_text=True
+    )
+    prompt: list[str] = setting([], "text to go on from; may be repeated", free_text=True)
+    prompt_file: str = setting("", "file with prompts; - is standard input", free_text=True)
+    prompt_format: str = setting(
+        "line",
+        "of the prompt file: a prompt a line (a blank one too), the whole file as one, or a JSON"
+        " object a line with prompt, id and settings of its own",
+        choices=("line", "whole", "jsonl"),
+    )
+    interactive: bool = setting(False, "take prompts from the keyboard, one after another")
+    start_of_document: bool | None = setting(
+        None,
+        "put the document's opening token before a prompt; if null, as the model was trained: "
+        "true where its corpus had several documents (an empty prompt always gets it)",
+    )
+    logit_bias: list[str] = setting(
+        [],
+        "TEXT=BIAS: added to the logit of every token that would complete the text; -inf bans it;"
+        " may be repeated",
+        form=(rf".+={_BIAS}", "TEXT=BIAS with a bias from -100 to 100, or -inf"),
+        free_text=True,
+    )
+    logit_bias_ids: list[str] = setting(
+        [],
+        "ID=BIAS: added to the logit of a token; -inf bans it; may be repeated",
+        form=(rf"[0-9]{{1,9}}={_BIAS}", "ID=BIAS with a bias from -100 to 100, or -inf"),
+        free_text=True,
+    )
+    repetition_penalty: float = setting(
+        1.0,
+        "divides the logits above 0 of tokens in the prompt or the text, and multiplies those"
+        " below; 1 changes nothing",
+        above=0.0, high=100.0,
+    )  # fmt: skip
+    presence_penalty: float = setting(
+        0.0, "taken from the logits of tokens in the text, the prompt left out", low=-2.0, high=2.0
+    )
+    frequency_penalty: float = setting(
+        0.0, "taken from them once for each time they are in the text", low=-2.0, high=2.0
+    )
+    no_repeat_ngram: int | None = setting(
+        None, "no so many tokens in a row come twice, those of the prompt counted", low=1
+    )
+    min_new_tokens: int = setting(
+        0, "tokens before which neither the document nor a stop may end the text", low=0
+    )
+    temperature: float = setting(
+        1.0, "divides the logits; 0 takes the best token", low=0.0, high=1e4
+    )
+    top_k: int | None = setting(None, "sample among the k best tokens; all if null", low=1)
+    top_p: float | None = setting(
+        None, "sample among the fewest best tokens whose probability reaches p", above=0.0, high=1.0
+    )
+    min_p: float | None = setting(
+        None, "sample among the tokens with at least p times the best one's probability",
+        low=0.0, high=1.0,
+    )  # fmt: skip
+    max_new_tokens: int = setting(256, "most tokens to generate", low=0)
+    stop: list[str] = setting(
+        [], "text that ends a sample and is not shown; may be repeated",
+        form=(r".+", "not empty"), free_text=True,
+    )  # fmt: skip
+    stop_ids: list[str] = setting(
+        [], "id of a token that ends a sample and is not shown; may be repeated",
+        form=(r"[0-9]{1,9}", "a token's id"), free_text=True,
+    )  # fmt: skip
+    seed: int | None = setting(
+        None, "fixes the samples; a new one each time if null", low=0, high=2**32 - 1
+    )
+    num_samples: int = setting(1, "samples for each prompt", low=1)
+    context_stride: int | None = setting(
+        None, "tokens dropped at a time past the context; a quarter of it if null", low=1
+    )
+    use_cache: bool = setting(True, "keep keys and values; false recomputes every step")
+    echo: bool = setting(True, "show the prompt before its continuation")
+    stream: bool = setting(True, "show text as it is generated")
+    format: str = setting(
+        "text", "of the output; json is a line a sample", choices=("text", "json")
+    )
+    output: str = setting("", "file for the output; standard output if empty", free_text=True)
+    device: str = setting("auto", "where to run", choices=("auto", "cpu", "cuda", "mps"))
+    dtype: str = setting(
+        "auto", "arithmetic; auto is float32 on a CPU and bfloat16 on a GPU that has it",
+        choices=("auto", "float32", "float64", "bfloat16", "float16"),
+    )  # fmt: skip
+    compile: bool | None = setting(
+        None, "compile the model; if null, where so much is asked for that it saves time"
+    )
+    batch_size: int | None = setting(
+        None, "most samples generated side by side; by the memory they take if null", low=1
+    )
+
+
+class Controls(TypedDict, total=False):
+    """The settings that each prompt may have of its own, as a program or a JSON line gives them.
+
+    They mean what those of `GenerateConfig` mean, and have their defaults.
+    """
+
+    start_of_document: bool | None
+    logit_bias: Mapping[str, float]
+    logit_bias_ids: Mapping[int, float]
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    no_repeat_ngram: int | None
+    min_new_tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    max_new_tokens: int
+    stop: Sequence[str]
+    stop_ids: Sequence[int]
+    seed: int | None
+    num_samples: int
+    context_stride: int | None
+    use_cache: bool

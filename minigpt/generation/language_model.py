@@ -1,0 +1,248 @@
+"""A trained model as a program uses it: `minigpt.load("runs/latest").generate("Once")`.
+
+`generate.py` is made of the same parts, so names and results are the same.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Unpack
+
+from minigpt.checkpoint import LoadedModel, load_model
+from minigpt.errors import InputError
+from minigpt.generation.config import Controls, GenerateConfig
+from minigpt.generation.continuation import Continuation
+from minigpt.generation.decode import Decoding, Row, continue_rows, ignore_count, stream
+from minigpt.generation.logprobs import token_logprobs
+from minigpt.generation.placement import find_device, find_dtype, rows_that_fit
+from minigpt.generation.prompts import Prompt, prompt_ids, seeded, with_controls
+from minigpt.generation.sampling import Sampling
+from minigpt.generation.text_match import check_size
+from minigpt.generation.windows import stride_of
+
+#: Most batches whose samples are held back until all of them are there, to be given in order.
+BATCHES_AT_A_TIME = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What was generated after a prompt.
+
+    `sample` is its number among the prompt's samples, from 0; `text` is the continuation alone and
+    `ids` its tokens; `logprobs` are the model's log-probabilities of these, in nats, before any
+    control; `reason` is "end" (the model ended the document), "stop" (`stop` or `stop_ids`),
+    "length" (`max_new_tokens`) or "banned" (no token was allowed); `seed` repeats it;
+    `tokens_per_second` are its own tokens over the time its batch took; `id` is what a line of
+    JSON calls the prompt, or its number from 1.
+    """
+
+    id: object
+    prompt: str
+    sample: int
+    text: str
+    ids: list[int]
+    logprobs: list[float]
+    reason: str
+    seed: int
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One sample to be made."""
+
+    prompt: Prompt
+    row: Row
+    decoding: Decoding
+
+
+class LanguageModel:
+    """A model, its tokenizer, and what can be done with them.
+
+    `say` gets the notices (a prompt longer than the context, a text that goes past it); by default
+    they are Python warnings.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        *,
+        batch_size: int | None = None,
+        say: Callable[[str], None] = warnings.warn,
+    ) -> None:
+        """Use what a checkpoint held; `batch_size` None is as many rows as memory has room for."""
+        self.model = loaded.model
+        self.tokenizer = loaded.tokenizer
+        self.say = say
+        self._several_documents: bool = loaded.record["documents"] > 1
+        self.batch_size = batch_size or rows_that_fit(loaded.model)
+
+    def generate(self, prompt: str | Sequence[str], **controls: Unpack[Controls]) -> list[Sample]:
+        """Continue a prompt, or several: a prompt's samples together, in the order given.
+
+        The controls are those of `generate.py`, by their names (`temperature=0.8`, `stop=["."]`);
+        `minigpt/generation/config.py` has the meaning, range and default of each. Raises
+        `InputError`, a `ValueError`, for one that is wrong or does not fit the model.
+        """
+        config = seeded(with_controls(GenerateConfig(), dict(controls)))
+        texts = [prompt] if isinstance(prompt, str) else prompt
+        return list(self.samples([Prompt(text, config) for text in texts]))
+
+    def stream(
+        self, prompt: str, *, sample: int = 0, **controls: Unpack[Controls]
+    ) -> Iterator[str]:
+        """The text of one sample of a prompt in pieces, each as soon as its characters are whole.
+
+        Joined they are the `text` that `generate` gives for this sample, and so are the controls
+        and what is raised, which is raised here and not at the first piece.
+        """
+        config = seeded(with_controls(GenerateConfig(), dict(controls)))
+        if config.num_samples != 1:
+            raise InputError(
+                f"num_samples={config.num_samples}: a stream is one sample; sample=1 is the second"
+            )
+        return self.write(Prompt(prompt, config), sample)[1]
+
+    def logprobs(self, text: str) -> list[float]:
+        """The log-probability of every token of a text but the first, in nats.
+
+        Each is given those before it and nothing is put in front; past the context, those that
+        generation would have read there. Raises `InputError` for a text that the tokenizer does
+        not know.
+        """
+        stride = stride_of(None, self.model.config.block_size)
+        return token_logprobs(self.model, self.tokenizer.encode(text), stride)
+
+    def samples(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        logprobs: bool = True,
+        done: Callable[[int], object] = ignore_count,
+    ) -> Iterator[Sample]:
+        """The samples of all prompts in order, batched by length, as soon as they can be given.
+
+        `done` is told how many were finished after each batch. Raises `InputError` before the
+        first is begun.
+        """
+        tasks = [
+            task
+            for number, prompt in enumerate(prompts, start=1)
+            for task in self._tasks(prompt, number, f"prompt {number}", logprobs=logprobs)
+        ]
+        return self._in_order(tasks, done)
+
+    def _in_order(self, tasks: Sequence[_Task], done: Callable[[int], object]) -> Iterator[Sample]:
+        first, n_batches = 0, 1
+        while first < len(tasks):
+            held = tasks[first : first + n_batches * self.batch_size]
+            rows = [(task.row, task.decoding) for task in held]
+            written = continue_rows(
+                self.model, rows, batch_size=self.batch_size, say=self.say, done=done
+            )
+            yield from map(_sample, held, written)
+            first += len(held)
+            n_batches = min(2 * n_batches, BATCHES_AT_A_TIME)
+
+    def write(self, prompt: Prompt, sample: int = 0) -> tuple[Continuation, Iterator[str]]:
+        """One sample: what will have become of it, and the pieces of text that fill it."""
+        task = self._tasks(prompt, 1, "the prompt", logprobs=False)[0]
+        continuation = Continuation(task.decoding)
+        row = task.row._replace(sample=sample)
+        return continuation, stream(self.model, row, task.decoding, continuation, self.say)
+
+    def _tasks(self, prompt: Prompt, number: int, name: str, *, logprobs: bool) -> list[_Task]:
+        """The samples of a prompt; a notice where only its last part fits into the context."""
+        config = prompt.config
+        assert config.seed is not None
+        start = config.start_of_document
+        if start is None:
+            start = self._several_documents
+        try:
+            ids = prompt_ids(self.tokenizer, prompt.text, start_of_document=start)
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from error
+        if len(ids) > self.model.config.block_size:
+            self.say(
+                f"{name} has {len(ids)} tokens and the model reads"
+                f" {self.model.config.block_size}: its last part is used"
+            )
+        decoding = self.decoding(config, logprobs=logprobs)
+        if prompt.id is None:
+            prompt = dataclasses.replace(prompt, id=number)
+        return [
+            _Task(prompt, Row(ids, config.seed, sample), decoding)
+            for sample in range(config.num_samples)
+        ]
+
+    def decoding(self, config: GenerateConfig, *, logprobs: bool = False) -> Decoding:
+        """What the decoder is to do; `InputError` where a setting does not fit the model."""
+        vocab_size = self.tokenizer.vocab_size
+        stop_ids = tuple(map(int, config.stop_ids))
+        biases = tuple((int(i), bias) for i, bias in map(_key_and_bias, config.logit_bias_ids))
+        for key, ids in (("stop_ids", stop_ids), ("logit_bias_ids", [i for i, _ in biases])):
+            if ids and max(ids) >= vocab_size:
+                raise InputError(f"{key}={max(ids)}: the model has tokens 0 to {vocab_size - 1}")
+        logit_bias = tuple(map(_key_and_bias, config.logit_bias))
+        check_size("stop", config.stop, vocab_size)
+        check_size("logit_bias", [text for text, _ in logit_bias], vocab_size)
+        return Decoding(
+            end_id=self.tokenizer.end_id,
+            vocab_size=vocab_size,
+            token_bytes=self.tokenizer.token_bytes,
+            sampling=Sampling(
+                logit_bias_ids=biases,
+                logit_bias=logit_bias,
+                repetition_penalty=config.repetition_penalty,
+                presence_penalty=config.presence_penalty,
+                frequency_penalty=config.frequency_penalty,
+                no_repeat_ngram=config.no_repeat_ngram,
+                temperature=config.temperature,
+                top_k=config.top_k,
+                top_p=config.top_p,
+                min_p=config.min_p,
+            ),
+            min_new_tokens=config.min_new_tokens,
+            max_new_tokens=config.max_new_tokens,
+            stop=tuple(config.stop),
+            stop_ids=stop_ids,
+            context_stride=stride_of(config.context_stride, self.model.config.block_size),
+            use_cache=config.use_cache,
+            logprobs=logprobs,
+        )
+
+
+def load_language_model(
+    checkpoint: Path, config: GenerateConfig, *, say: Callable[[str], None] = warnings.warn
+) -> LanguageModel:
+    """The model in a checkpoint file, as `device`, `dtype`, `compile` and `batch_size` ask for it.
+
+    Raises `InputError` where the file cannot be used, or there is no such device.
+    """
+    device = find_device(config.device)
+    loaded = load_model(checkpoint, device=device, dtype=find_dtype(config.dtype, device))
+    if config.compile:
+        loaded.model.compile(dynamic=True)
+    return LanguageModel(loaded, batch_size=config.batch_size, say=say)
+
+
+def _key_and_bias(text: str) -> tuple[str, float]:
+    key, _, bias = text.rpartition("=")
+    return key, float(bias)
+
+
+def _sample(task: _Task, continuation: Continuation) -> Sample:
+    ids = continuation.ids
+    return Sample(
+        id=task.prompt.id,
+        prompt=task.prompt.text,
+        sample=task.row.sample,
+        text=continuation.text,
+        ids=ids,
+        logprobs=continuation.logprobs,
+        reason=continuation.reason,
+        seed=task.row.seed,
+        tokens_per_second=round(len(ids) / max(continuation.seconds, 1e-9), 1),
+    )

@@ -1,0 +1,51 @@
+"""How far counted work has come: a bar on a terminal, a plain line now and then elsewhere."""
+
+import sys
+import time
+from typing import NoReturn
+
+from tqdm import tqdm
+
+#: Seconds between plain lines where there is no terminal.
+PLAIN_INTERVAL = 15.0
+
+
+class Count:
+    """Shows on standard error how many of `total` are done, the rate and the time left."""
+
+    def __init__(self, total: int, doing: str, unit: str) -> None:
+        self._total, self._doing, self._unit = total, doing, unit
+        self._done = 0
+        self._began = self._last_shown = time.monotonic()
+        self._bar: tqdm[NoReturn] | None = None
+        if sys.stderr.isatty():
+            self._bar = tqdm(total=total, desc=doing, unit=unit, dynamic_ncols=True)
+
+    def add(self, n: int) -> None:
+        """So many more are done."""
+        self._done += n
+        if self._bar is not None:
+            self._bar.update(n)
+            return
+        now = time.monotonic()
+        if now - self._last_shown >= PLAIN_INTERVAL:
+            self._last_shown = now
+            rate = self._done / (now - self._began)
+            left = clock((self._total - self._done) / rate)
+            sys.stderr.write(
+                f"{self._doing}: {self._done}/{self._total} {self._unit}s,"
+                f" {rate:.1f} a second, {left} left\n"
+            )
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        """Leave the bar as it stands."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def clock(seconds: float) -> str:
+    """Seconds as 0:07, 12:34 or 1:02:03."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
