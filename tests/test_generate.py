@@ -240,7 +240,7 @@ def test_past_the_context_it_goes_on_and_says_so(command: Command) -> None:
 def test_a_prompt_beyond_the_context_says_that_its_last_part_is_used(command: Command) -> None:
     shown = command(f"prompt={'ab' * 40}", "start_of_document=false")
     assert shown.status == 0
-    assert "the prompt has 80 tokens and the model reads 16: its last part is used" in shown.err
+    assert "the prompt has 80 tokens and the model reads 16: the last part is used" in shown.err
 
 
 def test_the_newest_run_is_used_where_none_is_named(

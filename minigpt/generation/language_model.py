@@ -7,6 +7,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Unpack
 
@@ -76,6 +77,7 @@ class LanguageModel:
         self.model = loaded.model
         self.tokenizer = loaded.tokenizer
         self.say = say
+        self.block_size = loaded.model.config.block_size
         self._several_documents: bool = loaded.record["documents"] > 1
         self.batch_size = batch_size or rows_that_fit(loaded.model)
 
@@ -112,7 +114,7 @@ class LanguageModel:
         generation would have read there. Raises `InputError` for a text that the tokenizer does
         not know.
         """
-        stride = stride_of(None, self.model.config.block_size)
+        stride = stride_of(None, self.block_size)
         return token_logprobs(self.model, self.tokenizer.encode(text), stride)
 
     def samples(
@@ -127,20 +129,32 @@ class LanguageModel:
         `done` is told how many were finished after each batch. Raises `InputError` before the
         first is begun.
         """
+        ids = [self._ids(prompt, f"prompt {i}") for i, prompt in enumerate(prompts, start=1)]
+        long = [i for i, each in enumerate(ids, start=1) if len(each) > self.block_size]
+        if len(long) > 1:
+            first = f"the first of them prompt {long[0]}"
+            self._say_what_is_cut(f"{len(long)} prompts, {first}, have more")
+        elif long:
+            self._say_what_is_cut(f"prompt {long[0]} has {len(ids[long[0] - 1])}")
         tasks = [
-            task
+            _Task(
+                prompt if prompt.id is not None else dataclasses.replace(prompt, id=number),
+                Row(ids[number - 1], _seed(prompt), sample),
+                self.decoding(prompt.config, logprobs=logprobs),
+            )
             for number, prompt in enumerate(prompts, start=1)
-            for task in self._tasks(prompt, number, f"prompt {number}", logprobs=logprobs)
+            for sample in range(prompt.config.num_samples)
         ]
         return self._in_order(tasks, done)
 
     def _in_order(self, tasks: Sequence[_Task], done: Callable[[int], object]) -> Iterator[Sample]:
+        say = cache(self.say)  # the same notice comes once
         first, n_batches = 0, 1
         while first < len(tasks):
             held = tasks[first : first + n_batches * self.batch_size]
             rows = [(task.row, task.decoding) for task in held]
             written = continue_rows(
-                self.model, rows, batch_size=self.batch_size, say=self.say, done=done
+                self.model, rows, batch_size=self.batch_size, say=say, done=done
             )
             yield from map(_sample, held, written)
             first += len(held)
@@ -148,34 +162,26 @@ class LanguageModel:
 
     def write(self, prompt: Prompt, sample: int = 0) -> tuple[Continuation, Iterator[str]]:
         """One sample: what will have become of it, and the pieces of text that fill it."""
-        task = self._tasks(prompt, 1, "the prompt", logprobs=False)[0]
-        continuation = Continuation(task.decoding)
-        row = task.row._replace(sample=sample)
-        return continuation, stream(self.model, row, task.decoding, continuation, self.say)
+        ids = self._ids(prompt, "the prompt")
+        decoding = self.decoding(prompt.config)
+        if len(ids) > self.block_size:
+            self._say_what_is_cut(f"the prompt has {len(ids)}")
+        continuation = Continuation(decoding)
+        row = Row(ids, _seed(prompt), sample)
+        return continuation, stream(self.model, row, decoding, continuation, self.say)
 
-    def _tasks(self, prompt: Prompt, number: int, name: str, *, logprobs: bool) -> list[_Task]:
-        """The samples of a prompt; a notice where only its last part fits into the context."""
-        config = prompt.config
-        assert config.seed is not None
-        start = config.start_of_document
+    def _ids(self, prompt: Prompt, name: str) -> list[int]:
+        """A prompt's tokens; `InputError`, which `name` begins, for a text that has none."""
+        start = prompt.config.start_of_document
         if start is None:
             start = self._several_documents
         try:
-            ids = prompt_ids(self.tokenizer, prompt.text, start_of_document=start)
+            return prompt_ids(self.tokenizer, prompt.text, start_of_document=start)
         except InputError as error:
             raise InputError(f"{name}: {error}") from error
-        if len(ids) > self.model.config.block_size:
-            self.say(
-                f"{name} has {len(ids)} tokens and the model reads"
-                f" {self.model.config.block_size}: its last part is used"
-            )
-        decoding = self.decoding(config, logprobs=logprobs)
-        if prompt.id is None:
-            prompt = dataclasses.replace(prompt, id=number)
-        return [
-            _Task(prompt, Row(ids, config.seed, sample), decoding)
-            for sample in range(config.num_samples)
-        ]
+
+    def _say_what_is_cut(self, which: str) -> None:
+        self.say(f"{which} tokens and the model reads {self.block_size}: the last part is used")
 
     def decoding(self, config: GenerateConfig, *, logprobs: bool = False) -> Decoding:
         """What the decoder is to do; `InputError` where a setting does not fit the model."""
@@ -208,7 +214,7 @@ class LanguageModel:
             max_new_tokens=config.max_new_tokens,
             stop=tuple(config.stop),
             stop_ids=stop_ids,
-            context_stride=stride_of(config.context_stride, self.model.config.block_size),
+            context_stride=stride_of(config.context_stride, self.block_size),
             use_cache=config.use_cache,
             logprobs=logprobs,
         )
@@ -231,6 +237,11 @@ def load_language_model(
 def _key_and_bias(text: str) -> tuple[str, float]:
     key, _, bias = text.rpartition("=")
     return key, float(bias)
+
+
+def _seed(prompt: Prompt) -> int:
+    assert prompt.config.seed is not None, "see `seeded`"
+    return prompt.config.seed
 
 
 def _sample(task: _Task, continuation: Continuation) -> Sample:

@@ -137,6 +137,8 @@ def test_a_character_of_no_token_names_its_prompt(checkpoint: Callable[..., Path
 def test_notices_are_warnings(model: LanguageModel) -> None:
     with pytest.warns(UserWarning, match="prompt 1 has 81 tokens and the model reads 16"):
         model.generate("ab" * 40, max_new_tokens=0)
+    with pytest.warns(UserWarning, match="^2 prompts, the first of them prompt 2, have more tok"):
+        model.generate(["a", "ab" * 40, "b" * 40], max_new_tokens=0)
     with pytest.warns(UserWarning, match="past the context"):
         "".join(model.stream("ab", max_new_tokens=40, logit_bias_ids={256: float("-inf")}))
 

@@ -281,7 +281,7 @@ def test_a_notice_comes_after_the_text_and_once() -> None:
     model = language_model()
     shown = converse_through_pipes([long, "/redo", "b"], model, max_new_tokens=40)
     assert shown.err.count("past the context") == 1
-    assert shown.err.count("its last part is used") == 1
+    assert shown.err.count("the last part is used") == 1
     assert shown.out.startswith(text_of(long, max_new_tokens=40))
 
 
