@@ -8,6 +8,7 @@ from torch import Tensor
 from minigpt.doctor.finding import EXACT, Finding, Subject, difference, judged, skipped
 from minigpt.model.gpt import GPT
 from minigpt.model.kv_cache import KVCache
+from minigpt.model.token_step import TokenStep
 
 
 @torch.no_grad()
@@ -27,6 +28,25 @@ def look_at_cache(subject: Subject) -> Finding:
         what, max(found, padded), EXACT,
         lambda: "only with padding: look at how `real` is taken for the cached positions",
     )  # fmt: skip
+
+
+@torch.no_grad()
+def look_at_step(subject: Subject) -> Finding:
+    """Token after token through generation's own step, against reading the row at once."""
+    rows = subject.tokens()[:, : subject.model.config.block_size]
+    if rows.size(1) < 2:
+        return skipped("the context is too short for a second token")
+    found = difference(*_stepped(subject.exact, rows))
+    return judged("largest difference to the full forward", found, EXACT)
+
+
+def _stepped(model: GPT, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The logits of all but the first token, at once and by generation's own step."""
+    cache = KVCache.for_model(model, *rows.shape)
+    model(rows[:, :1], cache=cache)
+    step = TokenStep(model)
+    read = [step(tokens, cache) for tokens in rows[:, 1:].unbind(1)]
+    return model(rows)[:, 1:], torch.stack(read, dim=1)
 
 
 def _pieces(T: int) -> list[int]:

@@ -18,7 +18,7 @@ from minigpt.doctor.attention_checks import (
     look_at_repeat,
     look_at_rows,
 )
-from minigpt.doctor.cache_check import look_at_cache
+from minigpt.doctor.cache_check import look_at_cache, look_at_step
 from minigpt.doctor.composition import look_at_composition
 from minigpt.doctor.finding import Check, Finding, Subject
 from minigpt.doctor.formula import look_at_formula
@@ -131,6 +131,13 @@ QUICK = (
         " made (minigpt/model/gpt.py), for a layer that is made and not used, and at the groups"
         " (minigpt/training/optimizer.py).",
         look_at_parameters,
+    ),
+    Check(
+        "step",
+        "generation's own step is the model's forward pass (float64)",
+        "Generation computes another model than training does. What was changed in the modules has"
+        " to be changed in minigpt/model/token_step.py too.",
+        look_at_step,
     ),
 )
 

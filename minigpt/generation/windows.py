@@ -14,6 +14,7 @@ from torch import Tensor
 from minigpt.errors import InputError
 from minigpt.model.gpt import GPT
 from minigpt.model.kv_cache import KVCache
+from minigpt.model.token_step import TokenStep
 
 if TYPE_CHECKING:
     from minigpt.generation.decode import Decoding
@@ -55,6 +56,7 @@ class Windows:
     ) -> None:
         self._device = model.device
         self._model = model
+        self._step = TokenStep(model)
         self._decoding = decoding
         self._say = say
         self._block_size = model.config.block_size
@@ -85,18 +87,16 @@ class Windows:
         """
         cache = self._cache
         if cache is None or cache.length == self._block_size:
-            logits = self._read_windows(ended)
-        else:
-            logits = self._model(
-                self._new[-1][:, None],
-                **self._columns_read(cache.length, cache.length + 1),
-                cache=cache,
-                last_only=True,
-            )
-        return logits[:, -1, : self._decoding.vocab_size]
+            return self._read_windows(ended)[:, : self._decoding.vocab_size]
+        positions = real = None
+        if self._positions is not None and self._real is not None:
+            positions = self._positions[:, cache.length]
+            real = self._real[:, : cache.length + 1]
+        logits = self._step(self._new[-1], cache, positions=positions, real=real)
+        return logits[:, : self._decoding.vocab_size]
 
     def _read_windows(self, ended: Tensor) -> Tensor:
-        """Read every row's window from its start; logits (B, 1, V)."""
+        """Read every row's window from its start; logits (B, V)."""
         self._lengths = [length + len(self._new) for length in self._lengths]
         windows = self._widths(cast("list[bool]", ended.tolist()))
         width = max(windows)
@@ -107,12 +107,16 @@ class Windows:
         self._cache = None
         if self._decoding.use_cache:
             self._cache = KVCache.for_model(self._model, len(windows), self._capacity)
+        positions = real = None
+        if self._positions is not None and self._real is not None:
+            positions, real = self._positions[:, :width], self._real[:, :width]
         return self._model(
             self._recent[:, -width:],
-            **self._columns_read(0, width),
+            positions=positions,
+            real=real,
             cache=self._cache,
             last_only=True,
-        )
+        )[:, -1]
 
     def _widths(self, ended: list[bool]) -> list[int]:
         """How many of its last tokens each row reads; 1 for a row that has ended."""
@@ -136,9 +140,3 @@ class Windows:
             columns = torch.arange(self._block_size, device=self._device) - before
             self._positions = columns.clamp(min=0)
             self._real = columns >= 0
-
-    def _columns_read(self, first: int, end: int) -> dict[str, Tensor | None]:
-        """The model's arguments about columns `first` to `end`, the last ones so far."""
-        if self._positions is None or self._real is None:
-            return {}
-        return {"positions": self._positions[:, first:end], "real": self._real[:, :end]}

@@ -35,6 +35,7 @@ class KVCache:
         shape = (n_layer, batch_size, n_head, capacity, head_width)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
+        self._layers = list(zip(self.keys.unbind(), self.values.unbind(), strict=True))
         self.capacity = capacity
         self.length = 0
 
@@ -58,15 +59,16 @@ class KVCache:
         Raises:
             ValueError: there is no room for T more positions.
         """
-        end = self.length + k.size(2)
+        start, T = self.length, k.size(2)
+        end = start + T
         if end > self.capacity:
             raise ValueError(
-                f"a cache of {self.capacity} positions that holds {self.length}"
-                f" has no room for {k.size(2)} more"
+                f"a cache of {self.capacity} positions that holds {start} has no room for {T} more"
             )
-        self.keys[layer, :, :, self.length : end] = k
-        self.values[layer, :, :, self.length : end] = v
-        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
+        keys, values = self._layers[layer]
+        keys.narrow(2, start, T).copy_(k)
+        values.narrow(2, start, T).copy_(v)
+        return keys.narrow(2, 0, end), values.narrow(2, 0, end)
 
     def advance(self, T: int) -> None:
         """Count T positions as read, once every layer has appended them."""

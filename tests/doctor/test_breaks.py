@@ -15,10 +15,11 @@ import pytest
 from minigpt.data import batches
 from minigpt.doctor.examination import examine
 from minigpt.doctor.finding import Subject
-from minigpt.model import attention, block, gpt, kv_cache
+from minigpt.model import attention, block, gpt, kv_cache, token_step
 from minigpt.training import loss
 
 ATTENTION, BLOCK = attention.CausalSelfAttention, block.Block
+TOKEN_STEP = token_step.TokenStep
 GPT, CACHE = gpt.GPT, kv_cache.KVCache
 
 
@@ -217,6 +218,10 @@ BREAKS: dict[str, tuple[tuple[Edit, ...], str, str]] = {
     "cached pieces masked from the top left": (
         (Edit(attention, "attention_mask", "keys[S - T :, None]", "keys[:T, None]"),),
         "cache", "",
+    ),
+    "a step of another activation": (
+        (Edit(TOKEN_STEP, "_think", 'approximate="tanh"', 'approximate="none"'),),
+        "step", "",
     ),
     "queries and keys swapped": (
         (Edit(ATTENTION, "forward", "q, k, v = (", "k, q, v = ("),),

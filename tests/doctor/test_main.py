@@ -142,7 +142,7 @@ def test_a_run_is_examined_before_it_trains_and_is_the_same_run(
 ) -> None:
     with_it, without = tmp_path / "with", tmp_path / "without"
     assert train(f"run_dir={with_it}", "trainer.max_steps=2", "doctor=true") == 0
-    assert "12 ok" in capsys.readouterr().err
+    assert "13 ok" in capsys.readouterr().err
     assert train(f"run_dir={without}", "trainer.max_steps=2") == 0
     assert train.losses(with_it) == train.losses(without)
 

@@ -1,6 +1,7 @@
 """Ends, counts, notices and what the model is asked to read (faults 6, 34, 36, 38 and 39)."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from minigpt.generation.continuation import Continuation
 from minigpt.generation.decode import Decoding, Row, decode, generate, stream
 from minigpt.generation.sampling import Sampling
 from minigpt.model.gpt import GPT
+from minigpt.model.token_step import TokenStep
 
 BLOCK_SIZE, VOCABULARY, NO_END = 8, 20, -1
 GREEDY = Sampling(temperature=0)
@@ -101,14 +103,21 @@ def test_no_prompts_give_no_results(gpt: GPT) -> None:
 
 
 def widths_read(gpt: GPT, prompts: list[list[int]], settings: Decoding) -> list[int]:
-    """How many columns each forward pass read."""
+    """How many columns each forward pass read; a step reads one."""
     widths: list[int] = []
+    real_step = TokenStep.__call__
 
     def note(_: object, args: tuple[torch.Tensor, ...]) -> None:
         widths.append(args[0].shape[1])
 
+    def step(*args: Any, **kwargs: Any) -> torch.Tensor:
+        widths.append(1)
+        return real_step(*args, **kwargs)
+
     handle = gpt.register_forward_pre_hook(note)
-    generate(gpt, prompts, settings, seed=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TokenStep, "__call__", step)
+        generate(gpt, prompts, settings, seed=0)
     handle.remove()
     return widths
 
