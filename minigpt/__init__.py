@@ -22,7 +22,7 @@ def load(
     *,
     device: str = "auto",
     dtype: str = "auto",
-    compile: bool | None = None,  # noqa: A002  (the setting's name)
+    compile: bool = False,  # noqa: A002  (the setting's name)
     batch_size: int | None = None,
 ) -> "LanguageModel":
     """A trained model: from a run's folder, a checkpoint file, or the newest run where "" is given.

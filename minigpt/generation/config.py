@@ -105,9 +105,7 @@ class GenerateConfig:
         "auto", "arithmetic; auto is float32 on a CPU and bfloat16 on a GPU that has it",
         choices=("auto", "float32", "float64", "bfloat16", "float16"),
     )  # fmt: skip
-    compile: bool | None = setting(
-        None, "compile the model; if null, where so much is asked for that it saves time"
-    )
+    compile: bool = setting(False, "compile the step; slow to start, and no faster on a CPU")
     batch_size: int | None = setting(
         None, "most samples generated side by side; by the memory they take if null", low=1
     )

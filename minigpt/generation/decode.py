@@ -41,8 +41,9 @@ class Decoding:
     `min_new_tokens` tokens. `vocab_size` is the tokenizer's, and no id at or above it is sampled;
     `token_bytes` are its tokens', without which a row has no text and there can be no texts in
     `stop` and `sampling`. `context_stride` None is a quarter of the context; without `use_cache`
-    every step is a full forward of the window; with `logprobs` the model's log-probability of each
-    token is kept.
+    every step is a full forward of the window; with `compile_step` a step is compiled, which takes
+    a while and pays where kernels are slow to launch; with `logprobs` the model's log-probability
+    of each token is kept.
     """
 
     end_id: int
@@ -55,6 +56,7 @@ class Decoding:
     stop_ids: tuple[int, ...] = ()
     context_stride: int | None = None
     use_cache: bool = True
+    compile_step: bool = False
     logprobs: bool = False
 
 

@@ -70,10 +70,12 @@ class LanguageModel:
         self,
         loaded: LoadedModel,
         *,
+        compile_step: bool = False,
         batch_size: int | None = None,
         say: Callable[[str], None] = warnings.warn,
     ) -> None:
         """Use what a checkpoint held; `batch_size` None is as many rows as memory has room for."""
+        self._compile_step = compile_step
         self.model = loaded.model
         self.tokenizer = loaded.tokenizer
         self.say = say
@@ -216,6 +218,7 @@ class LanguageModel:
             stop_ids=stop_ids,
             context_stride=stride_of(config.context_stride, self.block_size),
             use_cache=config.use_cache,
+            compile_step=self._compile_step,
             logprobs=logprobs,
         )
 
@@ -229,9 +232,7 @@ def load_language_model(
     """
     device = find_device(config.device)
     loaded = load_model(checkpoint, device=device, dtype=find_dtype(config.dtype, device))
-    if config.compile:
-        loaded.model.compile(dynamic=True)
-    return LanguageModel(loaded, batch_size=config.batch_size, say=say)
+    return LanguageModel(loaded, compile_step=config.compile, batch_size=config.batch_size, say=say)
 
 
 def _key_and_bias(text: str) -> tuple[str, float]:

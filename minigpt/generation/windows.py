@@ -56,7 +56,8 @@ class Windows:
     ) -> None:
         self._device = model.device
         self._model = model
-        self._step = TokenStep(model)
+        step = TokenStep(model)
+        self._step = torch.compile(step, dynamic=True) if decoding.compile_step else step
         self._decoding = decoding
         self._say = say
         self._block_size = model.config.block_size

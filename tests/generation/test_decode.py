@@ -186,3 +186,13 @@ def test_a_stride_beyond_the_context_is_refused(gpt: GPT) -> None:
 def test_every_dtype_decodes(gpt: GPT, dtype: torch.dtype) -> None:
     results = generate(gpt.to(dtype), [[1], [2, 3, 4]], decoding(12, sampling=Sampling()), seed=0)
     assert [len(result.ids) for result in results] == [12, 12]
+
+
+@pytest.mark.slow
+def test_a_compiled_step_gives_the_same_text(gpt: GPT) -> None:
+    settings = decoding(3 * BLOCK_SIZE)
+    compiled = replace(settings, compile_step=True)
+    for prompts in ([[1, 2, 3]], [[1], [2, 3, 4]]):
+        expected = [result.ids for result in generate(gpt, prompts, settings, seed=0)]
+        got = [result.ids for result in generate(gpt, prompts, compiled, seed=0)]
+        assert got == expected
