@@ -8,6 +8,8 @@ whole call over its new tokens. The ids have to be the same, as far as rounding 
 `first` and `last` choose among the shapes; only a run of all of them is kept.
 
 Then the largest shape reads one token after S - 1 others, through the cache and by a full forward.
+The first is bound by reading the weights and what is cached (bytes a second), which hardly grows
+with S; the second by arithmetic (operations a second), which grows with S and a little with S².
 """
 
 import os
@@ -32,6 +34,7 @@ from minigpt.generation.decode import Decoding, generate
 from minigpt.generation.sampling import Sampling
 from minigpt.model.gpt import GPT
 from minigpt.model.kv_cache import KVCache
+from minigpt.model.token_step import TokenStep
 
 #: Rows of token ids.
 Ids = list[list[int]]
@@ -94,11 +97,8 @@ def their_model(ours: GPT) -> Any:
     for name, weight in ours.state_dict().items():
         their_name, transposed = name, False
         for our_part, (their_part, turn) in NAMES.items():
-            if our_part in their_name:
-                their_name, transposed = (
-                    their_name.replace(our_part, their_part),
-                    transposed or turn,
-                )
+            transposed = transposed or (turn and our_part in their_name)
+            their_name = their_name.replace(our_part, their_part)
         weights[their_name] = weight.T if transposed and weight.dim() == 2 else weight
     missing, unexpected = theirs.load_state_dict(weights, strict=False)
     assert missing == ["lm_head.weight"], missing  # tied
@@ -187,14 +187,14 @@ def growth(shape: str, rounds: int) -> dict[str, Any]:
     """One token after S - 1 others, with the cache and without, for every S of `LENGTHS`."""
     model = our_model(shape)
     tokens = torch.randint(0, model.vocab_size, (1, LENGTHS[-1]))
-    cache = KVCache.for_model(model, 1)
+    cache, step = KVCache.for_model(model, 1), TokenStep(model)
     model(tokens, cache=cache, last_only=True)
     measured: dict[str, Any] = {}
     for S in LENGTHS:
 
         def cached_step(S: int = S) -> None:
             cache.length = S - 1
-            model(tokens[:, S - 1 : S], cache=cache, last_only=True)
+            step(tokens[:, S - 1], cache)
 
         def full_forward(S: int = S) -> None:
             model(tokens[:, :S], last_only=True)
@@ -202,11 +202,13 @@ def growth(shape: str, rounds: int) -> dict[str, Any]:
         cached_step()
         times = in_turns({"cached": cached_step, "uncached": full_forward}, rounds)
         flops = {"cached": step_flops(model, 1, S), "uncached": step_flops(model, S, S)}
+        cached, uncached = (median(each) / 1000 for each in times.values())
         measured[str(S)] = {
             "milliseconds": {name: spread(each) for name, each in times.items()},
-            "ratio": median(times["uncached"]) / median(times["cached"]),
+            "ratio": uncached / cached,
             "gigaflops": {name: each / 1e9 for name, each in flops.items()},
-            "flops_ratio": flops["uncached"] / flops["cached"],
+            "uncached_gigaflops_a_second": flops["uncached"] / 1e9 / uncached,
+            "cached_gigabytes_a_second": step_bytes(model, S) / 1e9 / cached,
         }
     return measured
 
@@ -221,6 +223,13 @@ def step_flops(model: GPT, T: int, S: int) -> int:
     keys_read = T * (2 * S - T + 1) // 2
     attention = 2 * config.n_layer * config.n_embd * keys_read  # q kᵀ, and the weights times v
     return 2 * (T * matrices + attention + model.vocab_size * config.n_embd)
+
+
+def step_bytes(model: GPT, S: int) -> int:
+    """What a cached step of one row reads: the weights, of the tables one row, and the cache."""
+    config = model.config
+    weights = model.parameter_count(embeddings=False) + model.vocab_size * config.n_embd
+    return 4 * (weights + 2 * config.n_layer * S * config.n_embd)
 
 
 def main(rounds: int, first: int, last: int) -> None:
