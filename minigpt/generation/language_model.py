@@ -3,7 +3,6 @@
 `generate.py` is made of the same parts, so names and results are the same.
 """
 
-import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -92,7 +91,8 @@ class LanguageModel:
         """
         config = seeded(with_controls(GenerateConfig(), dict(controls)))
         texts = [prompt] if isinstance(prompt, str) else prompt
-        return list(self.samples([Prompt(text, config) for text in texts]))
+        prompts = [Prompt(text, config, number) for number, text in enumerate(texts, start=1)]
+        return list(self.samples(prompts))
 
     def stream(
         self, prompt: str, *, sample: int = 0, **controls: Unpack[Controls]
@@ -107,7 +107,7 @@ class LanguageModel:
             raise InputError(
                 f"num_samples={config.num_samples}: a stream is one sample; sample=1 is the second"
             )
-        return self.write(Prompt(prompt, config), sample)[1]
+        return self.write(Prompt(prompt, config, 1), sample)[1]
 
     def logprobs(self, text: str) -> list[float]:
         """The log-probability of every token of a text but the first, in nats.
@@ -138,15 +138,12 @@ class LanguageModel:
             self._say_what_is_cut(f"{len(long)} prompts, {first}, have more")
         elif long:
             self._say_what_is_cut(f"prompt {long[0]} has {len(ids[long[0] - 1])}")
-        tasks = [
-            _Task(
-                prompt if prompt.id is not None else dataclasses.replace(prompt, id=number),
-                Row(ids[number - 1], _seed(prompt), sample),
-                self.decoding(prompt.config, logprobs=logprobs),
-            )
-            for number, prompt in enumerate(prompts, start=1)
-            for sample in range(prompt.config.num_samples)
-        ]
+        tasks: list[_Task] = []
+        for prompt, tokens in zip(prompts, ids, strict=True):
+            decoding = self.decoding(prompt.config, logprobs=logprobs)
+            for sample in range(prompt.config.num_samples):
+                row = Row(tokens, _seed(prompt), sample)
+                tasks.append(_Task(prompt, row, decoding))
         return self._in_order(tasks, done)
 
     def _in_order(self, tasks: Sequence[_Task], done: Callable[[int], object]) -> Iterator[Sample]:

@@ -19,11 +19,11 @@ STANDARD_INPUT = "-"
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A text to go on from, how, and what its user calls it (None: its number, from 1)."""
+    """A text to go on from, how, and what its user calls it: its number from 1, or any JSON."""
 
     text: str
     config: GenerateConfig
-    id: object = None
+    id: object
 
 
 def read_prompts(config: GenerateConfig) -> list[Prompt]:
@@ -34,20 +34,22 @@ def read_prompts(config: GenerateConfig) -> list[Prompt]:
     is not what `prompt_format` says.
     """
     check_controls(config)
-    prompts = [Prompt(checked_text(text, f"prompt {i}"), config)
-               for i, text in enumerate(config.prompt, start=1)]  # fmt: skip
+    for number, text in enumerate(config.prompt, start=1):
+        check_text(text, f"prompt {number}")
+    prompts = [Prompt(text, config, number) for number, text in enumerate(config.prompt, start=1)]
     if config.prompt_file:
         text = _read(config.prompt_file)
+        first = len(prompts) + 1
         match config.prompt_format:
             case "line":
-                prompts += [Prompt(line, config) for line in _lines(text)]
+                prompts += [Prompt(line, config, i) for i, line in enumerate(_lines(text), first)]
             case "whole":
-                prompts.append(Prompt(text, config))
+                prompts.append(Prompt(text, config, first))
             case _:
-                prompts += _json_prompts(text, config)
+                prompts += _json_prompts(text, config, first)
         if not prompts:
             raise InputError(f"{_name(config.prompt_file)}: has no prompt, only blank lines")
-    return prompts or [Prompt("", config)]
+    return prompts or [Prompt("", config, 1)]
 
 
 def seeded(config: GenerateConfig) -> GenerateConfig:
@@ -57,15 +59,14 @@ def seeded(config: GenerateConfig) -> GenerateConfig:
     return dataclasses.replace(config, seed=secrets.randbits(32))
 
 
-def checked_text(text: str, name: str) -> str:
-    """The text; `InputError` if it holds what a command line of other bytes leaves in it."""
+def check_text(text: str, name: str) -> None:
+    """`InputError`, which `name` begins, for what other bytes on a command line leave in a text."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise InputError(
             f"{name}: not UTF-8 at character {error.start}; set the terminal to UTF-8"
         ) from error
-    return text
 
 
 def _name(prompt_file: str) -> str:
@@ -96,15 +97,17 @@ def _lines(text: str) -> list[str]:
     return lines[:-1] if not lines[-1] else lines
 
 
-def _json_prompts(text: str, config: GenerateConfig) -> Iterator[Prompt]:
-    """The prompt of each line that is not blank, with settings of its own over `config`'s."""
+def _json_prompts(text: str, config: GenerateConfig, first: int) -> Iterator[Prompt]:
+    """The prompt of each line that is not blank, with settings of its own over `config`'s.
+
+    `first` is the number of the first.
+    """
     file = _name(config.prompt_file)
-    for number, line in enumerate(_lines(text), start=1):
-        if not line.strip():
-            continue
+    lines = [(number, line) for number, line in enumerate(_lines(text), start=1) if line.strip()]
+    for prompt_number, (number, line) in enumerate(lines, first):
         try:
             record = json_object(line)
-            prompt, name = json_text(record, "prompt"), record.pop("id", None)
+            prompt, name = json_text(record, "prompt"), record.pop("id", prompt_number)
             del record["prompt"]
             yield Prompt(prompt, with_controls(config, record), name)
         except ValueError as error:
@@ -146,7 +149,7 @@ def check_controls(config: GenerateConfig) -> None:
     check_ranges(config)
     for key in ("logit_bias", "stop"):
         for text in getattr(config, key):
-            checked_text(text, key)
+            check_text(text, key)
     if config.min_new_tokens > config.max_new_tokens:
         raise InputError(
             f"min_new_tokens={config.min_new_tokens}: must be at most"

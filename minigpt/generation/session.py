@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from minigpt.errors import InputError
 from minigpt.generation.config import Controls, GenerateConfig
-from minigpt.generation.prompts import Prompt, checked_text, seeded, with_controls
+from minigpt.generation.prompts import Prompt, check_text, seeded, with_controls
 from minigpt.generation.show import show_streamed
 from minigpt.output import say
 from minigpt.settings import Setting, nearest, range_text, read_value, settings, shown, value_of
@@ -152,7 +152,8 @@ def go_on(session: Session, text: str) -> None:
     """Show the first sample of a prompt: of the seed that is set, or of a fresh one."""
     seed = seeded(session.config).seed
     assert seed is not None
-    _make(session, Last(checked_text(text, "the prompt"), seed, 0))
+    check_text(text, "the prompt")
+    _make(session, Last(text, seed, 0))
 
 
 def redo(session: Session) -> None:
@@ -171,7 +172,7 @@ def _make(session: Session, made_from: Last) -> None:
     text, seed, sample = made_from
     before, session.last = session.last, made_from
     try:
-        prompt = Prompt(text, dataclasses.replace(session.config, seed=seed))
+        prompt = Prompt(text, dataclasses.replace(session.config, seed=seed), 1)
         show_streamed(session.model, prompt, sample)
     except InputError:
         session.last = before

@@ -105,7 +105,7 @@ def test_a_line_of_json_has_a_name_and_settings_of_its_own(tmp_path: Path) -> No
          "logit_bias": {" the": -1.5, "a=b": "-inf"}, "logit_bias_ids": {"7": 2}, "seed": None},
     )  # fmt: skip
     first, second = read_prompts(config)
-    assert first == Prompt("Once", config)
+    assert first == Prompt("Once", config, 1)
     assert (second.text, second.id) == ("床\n", "b")
     assert (second.config.temperature, second.config.seed) == (0, None)
     assert (second.config.stop, second.config.stop_ids) == ([".", "\n"], ["3"])
