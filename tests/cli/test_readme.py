@@ -31,10 +31,13 @@ def commands() -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for page in PAGES:
         text = (PROJECT / page).read_text(encoding="utf-8")
-        for block in re.findall(
-            r"```sh\n(.*?)```|((?:^ {4}.*\n)+)", text, re.DOTALL | re.MULTILINE
+        for language, fenced, indented in re.findall(
+            r"```(\w*)\n(.*?)```|((?:^ {4}.*\n)+)", text, re.DOTALL | re.MULTILINE
         ):
-            lines = re.sub(r"\\\n\s*", "", "".join(block)).splitlines()
+            # on a screen what is typed stands after a $
+            typed = "\n".join(re.findall(r"^\$ .*", fenced, re.MULTILINE))
+            block = (fenced if language == "sh" else typed) or indented
+            lines = re.sub(r"\\\n\s*", "", block).splitlines()
             matches = [match for line in lines if (match := COMMAND.search(line))]
             found += [(match[1] or match[2], match[3] or "") for match in matches]
     return found
