@@ -20,8 +20,8 @@ from minigpt.generation.sampling import Sampling, Uniforms, sample_token
 from minigpt.generation.windows import Windows
 from minigpt.model.gpt import GPT
 
-#: Steps between looks at whether every row has ended, where looking waits for the device.
-STEPS_BETWEEN_LOOKS = 16
+#: Steps between looks at whether every row has ended: looking waits for a device that is not a CPU.
+STEPS_BETWEEN_LOOKS = {"cpu": 1, "cuda": 16, "mps": 16}
 
 
 def ignore_notice(_: str) -> None:
@@ -178,9 +178,8 @@ def decode(
     """The next token of every row, on the model's device, a step at a time.
 
     It stops after `max_new_tokens`, or when every row has ended; what a row gives after its end
-    means nothing. `say` gets a notice each time windows move. The rows are looked at each step on
-    a CPU, and elsewhere every `STEPS_BETWEEN_LOOKS` steps, so that steps do not wait for the
-    device.
+    means nothing. `say` gets a notice each time windows move. Whether all have ended is looked at
+    every `STEPS_BETWEEN_LOOKS` steps.
     """
     if model.training:
         raise ValueError("the model is in training mode: its dropout would change the text")
@@ -192,7 +191,7 @@ def decode(
     controls = controls_in_use(decoding, prompts, device)
     ends = Ends(decoding, len(rows), device)
     uniforms = Uniforms([(row.seed, row.sample) for row in rows], device)
-    look_every = 1 if device.type == "cpu" else STEPS_BETWEEN_LOOKS
+    look_every = STEPS_BETWEEN_LOOKS[device.type]
     greedy = decoding.sampling.temperature == 0
     for step in range(1, decoding.max_new_tokens + 1):
         logits = windows.next_logits(ends.ended)

@@ -1,8 +1,9 @@
 """What the rows of a batch have the model read: their tokens, through a cache, in moving windows.
 
-A batch is padded on the left, so that every row's newest token is in the last column: one prefill,
-then a token a step. Past the context (`block_size` tokens) a row goes on with a part of its tokens:
-see `window_start`. Shapes: B rows, W columns of the widest window, V vocabulary.
+One prefill, then a token a step. Each row has its own number of cached positions, so a batch is
+never padded in front, and what a row reads depends on that row alone. Past the context
+(`block_size` tokens) a row continues with a part of its tokens: see `window_start`.
+Shapes: B rows, W columns of the widest window, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,9 +43,8 @@ def window_start(length: int, block_size: int, stride: int) -> int:
 class Windows:
     """The tokens of a batch and what the model has read of them.
 
-    A row's window sits at the right of the columns. While every window only grows, a step reads
-    one more column through the cache; once the widest has filled the context, all windows are
-    read anew, because a window that moved has other positions and cached keys hold positions.
+    A window grows until it has filled the context. Then it moves, and is read anew: at other
+    positions its tokens have other keys. The other rows' windows stay as they are.
     """
 
     def __init__(
@@ -56,25 +56,24 @@ class Windows:
     ) -> None:
         self._device = model.device
         self._model = model
-        step = TokenStep(model)
-        self._step = torch.compile(step, dynamic=True) if decoding.compile_step else step
         self._decoding = decoding
         self._say = say
         self._block_size = model.config.block_size
         self._stride = stride_of(decoding.context_stride, self._block_size)
-        self._lengths = [len(prompt) for prompt in prompts]  # grows by what `_new` held
-        self._recent = self._columns(prompts)  # (B, <= block_size), the last tokens of each row
-        self._new: list[Tensor] = []  # columns (B,) that come after them
+        step = TokenStep(model)
+        self._step = torch.compile(step, dynamic=True) if decoding.compile_step else step
+        self._lengths = [len(prompt) for prompt in prompts]  # without what `_new` holds
+        self._recent = self._columns([prompt[-self._block_size :] for prompt in prompts])
+        self._new: list[Tensor] = []  # columns (B,) that come after `_recent`
         self._cache: KVCache | None = None
-        self._real: Tensor | None = None  # (B, block_size), None where nothing is padded
-        self._positions: Tensor | None = None  # (B, block_size), likewise
-        self._capacity = min(self._block_size, self._recent.shape[1] + decoding.max_new_tokens - 1)
+        self._held = [0] * len(prompts)  # cached positions of each row when they were last counted
+        self._held_now: Tensor | None = None  # (B,) int64 now; None: of all rows as many
+        self._room = 0  # steps for which no window has to move
 
-    def _columns(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """The last tokens of each prompt, at most a context of them, padded on the left."""
-        rows = [list(prompt[-self._block_size :]) for prompt in prompts]
+    def _columns(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """Rows as a table whose last column has the last token of each; any token in front."""
         width = max(map(len, rows))
-        table = [[0] * (width - len(row)) + row for row in rows]  # any token will do: it is masked
+        table = [[0] * (width - len(row)) + list(row) for row in rows]
         return torch.tensor(table, dtype=torch.int64, device=self._device)
 
     def append(self, ids: Tensor) -> None:
@@ -86,58 +85,83 @@ class Windows:
 
         What an `ended` row, (B,) bool, gets means nothing: nothing has to be read for it.
         """
-        cache = self._cache
-        if cache is None or cache.length == self._block_size:
-            return self._read_windows(ended)[:, : self._decoding.vocab_size]
-        positions = real = None
-        if self._positions is not None and self._real is not None:
-            positions = self._positions[:, cache.length]
-            real = self._real[:, : cache.length + 1]
-        logits = self._step(self._new[-1], cache, positions=positions, real=real)
+        if self._cache is None:
+            logits = self._read_windows(ended)
+        else:
+            newest = self._new[-1]
+            if self._room == 0:
+                self._move(ended)
+            self._room -= 1
+            logits = self._step(newest, self._cache, self._held_now)
+            if self._held_now is not None:
+                self._held_now += 1
         return logits[:, : self._decoding.vocab_size]
 
     def _read_windows(self, ended: Tensor) -> Tensor:
-        """Read every row's window from its start; logits (B, V)."""
+        """Read every row's window from its start; logits (B, V).
+
+        The windows are padded at their end, where nothing that is real reads it.
+        """
+        self._gather_new()
+        widths = [n - window_start(n, self._block_size, self._stride) for n in self._lengths]
+        over = cast("list[bool]", ended.tolist())
+        if any(n > self._block_size for n, o in zip(self._lengths, over, strict=True) if not o):
+            self._say_what_is_read()
+        width = max(widths)
+        last = torch.tensor(widths, device=self._device)[:, None] - 1  # (B, 1)
+        columns = torch.arange(width, device=self._device).minimum(last)
+        from_the_end = self._recent.size(1) - 1 - last  # where each window begins in `_recent`
+        tokens = self._recent.gather(1, from_the_end + columns)
+        if self._decoding.use_cache:
+            capacity = min(self._block_size, width + self._decoding.max_new_tokens - 1)
+            self._cache = KVCache.for_model(self._model, len(widths), capacity)
+        hidden = self._model.hidden(tokens, cache=self._cache)  # (B, W, C)
+        if self._cache is not None:
+            self._count(widths)
+        return self._model.logits(hidden.take_along_dim(last[:, :, None], dim=1)[:, 0])
+
+    def _move(self, ended: Tensor) -> None:
+        """Move the windows that are full, and read them anew as far as the newest token."""
+        assert self._cache is not None
+        grown = self._cache.length - max(self._held)
+        self._gather_new()
+        full = [row for row, n in enumerate(self._held) if n + grown == self._block_size]
+        over = cast("list[bool]", ended.tolist())
+        moved = [row for row in full if not over[row]]
+        width = self._block_size - self._stride
+        if moved:
+            self._say_what_is_read()
+        if moved and width:
+            again = KVCache.for_model(self._model, len(moved), width)
+            self._model.hidden(self._recent[moved, -width - 1 : -1], cache=again)
+            self._cache.keys[:, moved, :, :width] = again.keys
+            self._cache.values[:, moved, :, :width] = again.values
+        held = [n + grown for n in self._held]
+        for row in full:
+            held[row] = 0 if over[row] else width
+        self._count(held)
+
+    def _count(self, held: list[int]) -> None:
+        """Note how many positions of each row are cached."""
+        assert self._cache is not None
+        self._held = held
+        self._held_now = None
+        if len(set(held)) > 1:
+            self._held_now = torch.tensor(held, device=self._device)
+        self._cache.length = max(held)
+        self._room = self._block_size - max(held)
+
+    def _gather_new(self) -> None:
+        """Put the new columns to the others, of which a context is kept."""
         self._lengths = [length + len(self._new) for length in self._lengths]
-        windows = self._widths(cast("list[bool]", ended.tolist()))
-        width = max(windows)
         new = [column[:, None] for column in self._new]
         self._recent = torch.cat([self._recent, *new], dim=1)[:, -self._block_size :]
         self._new = []
-        self._pad([width - window for window in windows])
-        self._cache = None
-        if self._decoding.use_cache:
-            self._cache = KVCache.for_model(self._model, len(windows), self._capacity)
-        positions = real = None
-        if self._positions is not None and self._real is not None:
-            positions, real = self._positions[:, :width], self._real[:, :width]
-        return self._model(
-            self._recent[:, -width:],
-            positions=positions,
-            real=real,
-            cache=self._cache,
-            last_only=True,
-        )[:, -1]
 
-    def _widths(self, ended: list[bool]) -> list[int]:
-        """How many of its last tokens each row reads; 1 for a row that has ended."""
-        starts = [window_start(n, self._block_size, self._stride) for n in self._lengths]
-        past = any(start > 0 and not done for start, done in zip(starts, ended, strict=True))
-        if past:
-            least = self._block_size + 1 - self._stride
-            window = f"{least} to {self._block_size}" if least < self._block_size else f"{least}"
-            self._say(
-                f"past the context of {self._block_size} tokens: the model goes on from the last"
-                f" {window} of them"
-            )
-        rows = zip(self._lengths, starts, ended, strict=True)
-        return [1 if done else length - start for length, start, done in rows]
-
-    def _pad(self, padding: list[int]) -> None:
-        """Set positions and key validity for rows padded by so many columns on the left."""
-        self._positions = self._real = None
-        if any(padding):
-            before = torch.tensor(padding, device=self._device)[:, None]
-            columns = torch.arange(self._block_size, device=self._device) - before
-            self._positions = columns.clamp(min=0)
-            self._real = columns >= 0
+    def _say_what_is_read(self) -> None:
+        least = self._block_size + 1 - self._stride
+        window = f"{least} to {self._block_size}" if least < self._block_size else f"{least}"
+        self._say(
+            f"past the context of {self._block_size} tokens: the model goes on from the last"
+            f" {window} of them"
+        )

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class KVCache:
     """Room for `capacity` positions of every layer, allocated once.
 
-    `length` is a Python integer, the same for every row: rows of different lengths are padded on
-    the left.
+    `length` is a Python integer, the same for every row: that of the longest. Shorter ones are
+    padded on the left, or have their places counted outside (`places`).
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class KVCache:
         shape = (n_layer, batch_size, n_head, capacity, head_width)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
+        self._rows = torch.arange(batch_size, device=device)
         self._layers = list(zip(self.keys.unbind(), self.values.unbind(), strict=True))
         self.capacity = capacity
         self.length = 0
@@ -53,8 +54,13 @@ class KVCache:
             device=weight.device,
         )
 
-    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def append(
+        self, layer: int, k: Tensor, v: Tensor, places: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Write a layer's new keys and values, (B, H, T, D); return views of all S, (B, H, S, D).
+
+        They go after those that are there, or with `places` (B,) a row's one (T = 1) to a place of
+        its own among the first S.
 
         Raises:
             ValueError: there is no room for T more positions.
@@ -66,8 +72,12 @@ class KVCache:
                 f"a cache of {self.capacity} positions that holds {start} has no room for {T} more"
             )
         keys, values = self._layers[layer]
-        keys.narrow(2, start, T).copy_(k)
-        values.narrow(2, start, T).copy_(v)
+        if places is None:
+            keys.narrow(2, start, T).copy_(k)
+            values.narrow(2, start, T).copy_(v)
+        else:
+            keys[self._rows, :, places] = k[:, :, 0]
+            values[self._rows, :, places] = v[:, :, 0]
         return keys.narrow(2, 0, end), values.narrow(2, 0, end)
 
     def advance(self, T: int) -> None:

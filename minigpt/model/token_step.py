@@ -15,12 +15,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
-from minigpt.model.attention import attention_mask
 from minigpt.model.block import Block
 from minigpt.model.gpt import GPT
 from minigpt.model.kv_cache import KVCache
 
-#: Weight and bias; the bias is None where the model has none.
+#: Weight and bias of a linear layer or a norm; the bias is None where the model has none.
 Affine = tuple[Tensor, Tensor | None]
 
 
@@ -36,28 +35,25 @@ class _Weights(NamedTuple):
 
 
 class TokenStep:
-    """The step of a model in evaluation mode; it reads the model's own weights, as they are now."""
+    """The step of a model in evaluation mode, for one generation.
+
+    The positions are looked up once; all else are the model's own weights.
+    """
 
     def __init__(self, model: GPT) -> None:
         self._config = model.config
         self._embedding = model.embedding.weight
-        every = torch.arange(model.config.block_size, device=model.device)
-        self._positions = cast("Tensor", model.position(every))  # (block_size, C)
+        self._places = torch.arange(model.config.block_size, device=model.device)
+        self._positions = cast("Tensor", model.position(self._places))  # (block_size, C)
         self._blocks = [_weights(cast("Block", block)) for block in model.blocks]
         self._norm = _affine(model.norm) if model.config.norm_order == "pre" else None
         self._shape = (model.config.n_embd,)
 
-    def __call__(
-        self,
-        tokens: Tensor,
-        cache: KVCache,
-        *,
-        positions: Tensor | None = None,
-        real: Tensor | None = None,
-    ) -> Tensor:
+    def __call__(self, tokens: Tensor, cache: KVCache, lengths: Tensor | None = None) -> Tensor:
         """Logits (B, V) after one more token a row, (B,), which is added to the cache.
 
-        `positions` (B,) are those after the cache by default; `real` (B, S) is False for padding.
+        `lengths` (B,) int64 says how many positions of each row the cache holds, from its first
+        place on, the longest being `cache.length`; None: of all rows as many.
 
         Raises:
             ValueError: S is beyond block_size or the cache's capacity.
@@ -65,33 +61,37 @@ class TokenStep:
         S = cache.length + 1
         if self._config.block_size < S:
             raise ValueError(f"{S} positions are beyond block_size={self._config.block_size}")
-        mask = None if real is None else attention_mask(1, S, real=real, device=tokens.device)
+        mask = None  # one query that reads every key needs none
+        if lengths is not None:
+            mask = (self._places[:S] <= lengths[:, None])[:, None, None]  # (B, 1, 1, S)
         x = F.embedding(tokens, self._embedding)
-        x = x + self._positions[S - 1 if positions is None else positions]
+        x = x + self._positions[S - 1 if lengths is None else lengths]
         for layer, block in enumerate(self._blocks):
             if self._norm is not None:
-                x = x + self._attend(self._normed(x, block.norm_1), layer, cache, mask)
-                x = x + self._think(self._normed(x, block.norm_2), block)
+                x = x + self._attend(self._normed(x, block.norm_1), layer, cache, lengths, mask)
+                x = x + self._mlp(self._normed(x, block.norm_2), block)
             else:
-                x = self._normed(x + self._attend(x, layer, cache, mask), block.norm_1)
-                x = self._normed(x + self._think(x, block), block.norm_2)
+                x = self._normed(x + self._attend(x, layer, cache, lengths, mask), block.norm_1)
+                x = self._normed(x + self._mlp(x, block), block.norm_2)
         cache.advance(1)
         return F.linear(x if self._norm is None else self._normed(x, self._norm), self._embedding)
 
     def _normed(self, x: Tensor, norm: Affine) -> Tensor:
         return F.layer_norm(x, self._shape, *norm)
 
-    def _attend(self, x: Tensor, layer: int, cache: KVCache, mask: Tensor | None) -> Tensor:
+    def _attend(
+        self, x: Tensor, layer: int, cache: KVCache, places: Tensor | None, mask: Tensor | None
+    ) -> Tensor:
         """(B, C) to (B, C): what a block's attention adds."""
         block = self._blocks[layer]
         B, C = x.shape
         heads = F.linear(x, *block.qkv).view(B, 3 * self._config.n_head, 1, -1)
         q, k, v = heads.chunk(3, dim=1)  # (B, H, 1, D) each
-        k, v = cache.append(layer, k, v)
+        k, v = cache.append(layer, k, v, places)
         y = F.scaled_dot_product_attention(q, k, v, mask)
         return F.linear(y.reshape(B, C), *block.output)
 
-    def _think(self, x: Tensor, block: _Weights) -> Tensor:
+    def _mlp(self, x: Tensor, block: _Weights) -> Tensor:
         """(B, C) to (B, C): what a block's MLP adds."""
         x = F.linear(x, *block.up)
         x = F.gelu(x, approximate="tanh") if self._config.activation == "gelu" else F.relu(x)

@@ -220,7 +220,7 @@ BREAKS: dict[str, tuple[tuple[Edit, ...], str, str]] = {
         "cache", "",
     ),
     "a step of another activation": (
-        (Edit(TOKEN_STEP, "_think", 'approximate="tanh"', 'approximate="none"'),),
+        (Edit(TOKEN_STEP, "_mlp", 'approximate="tanh"', 'approximate="none"'),),
         "step", "",
     ),
     "queries and keys swapped": (

@@ -8,6 +8,7 @@ import torch
 
 from minigpt.config import ModelConfig
 from minigpt.errors import InputError
+from minigpt.generation import decode as decode_module
 from minigpt.generation.continuation import Continuation
 from minigpt.generation.decode import Decoding, Row, decode, generate, stream
 from minigpt.generation.sampling import Sampling
@@ -102,38 +103,48 @@ def test_no_prompts_give_no_results(gpt: GPT) -> None:
     assert generate(gpt, [], decoding(4), seed=0) == []
 
 
-def widths_read(gpt: GPT, prompts: list[list[int]], settings: Decoding) -> list[int]:
-    """How many columns each forward pass read; a step reads one."""
-    widths: list[int] = []
-    real_step = TokenStep.__call__
+def read_by(gpt: GPT, prompts: list[list[int]], settings: Decoding) -> list[tuple[int, int]]:
+    """Rows and columns of each forward pass; a step reads a column."""
+    sizes: list[tuple[int, int]] = []
+    real_step, real_hidden = TokenStep.__call__, GPT.hidden
 
-    def note(_: object, args: tuple[torch.Tensor, ...]) -> None:
-        widths.append(args[0].shape[1])
+    def hidden(model: GPT, tokens: torch.Tensor, **named: Any) -> torch.Tensor:
+        sizes.append((tokens.shape[0], tokens.shape[1]))
+        return real_hidden(model, tokens, **named)
 
-    def step(*args: Any, **kwargs: Any) -> torch.Tensor:
-        widths.append(1)
-        return real_step(*args, **kwargs)
+    def step(step: TokenStep, tokens: torch.Tensor, *args: Any) -> torch.Tensor:
+        sizes.append((tokens.shape[0], 1))
+        return real_step(step, tokens, *args)
 
-    handle = gpt.register_forward_pre_hook(note)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TokenStep, "__call__", step)
+        patch.setattr(GPT, "hidden", hidden)
         generate(gpt, prompts, settings, seed=0)
-    handle.remove()
-    return widths
+    return sizes
 
 
 def test_a_prefill_then_one_token_a_step_then_a_window_every_stride(gpt: GPT) -> None:
-    # the window of 9 tokens starts at 2, that of 11 at 4, that of 13 at 6
-    expected = [3, 1, 1, 1, 1, 1, 7, 1, 7, 1, 7, 1]
-    assert widths_read(gpt, [[1, 2, 3]], decoding(12)) == expected
-    assert widths_read(gpt, [[1, 2, 3], [4]], decoding(6)) == expected[:6]
+    step = (1, 1)
+    # the window of 9 tokens starts at 2 and has 6 before the newest, as those of 11 and 13 have
+    expected = [(1, 3), *[step] * 5, (1, 6), *[step] * 2, (1, 6), *[step] * 2, (1, 6), step]
+    assert read_by(gpt, [[1, 2, 3]], decoding(11)) == expected
+
+
+def test_only_the_window_that_moves_is_read_anew(gpt: GPT) -> None:
+    sizes = read_by(gpt, [[1, 2, 3], [4], [5]], decoding(8))
+    assert sizes == [(3, 3), *[(3, 1)] * 5, (1, 6), *[(3, 1)] * 2]
+    sizes = read_by(gpt, [[1, 2, 3], [4], [5]], decoding(9))
+    assert sizes[-2:] == [(3, 6), (3, 1)]  # all of them are full
+
+
+def test_with_the_whole_context_as_stride_nothing_is_read_anew(gpt: GPT) -> None:
+    settings = replace(decoding(20), context_stride=BLOCK_SIZE)
+    assert read_by(gpt, [[1, 2]], settings) == [(1, 2), *[(1, 1)] * 19]
 
 
 def test_without_the_cache_the_window_is_read_each_step(gpt: GPT) -> None:
-    settings = Decoding(
-        end_id=NO_END, vocab_size=VOCABULARY, max_new_tokens=8, sampling=GREEDY, use_cache=False
-    )
-    assert widths_read(gpt, [[1, 2, 3]], settings) == [3, 4, 5, 6, 7, 8, 7, 8]
+    settings = replace(decoding(8), use_cache=False)
+    assert read_by(gpt, [[1, 2, 3]], settings) == [(1, n) for n in (3, 4, 5, 6, 7, 8, 7, 8)]
 
 
 def test_a_row_that_ended_has_no_window(gpt: GPT) -> None:
@@ -142,11 +153,26 @@ def test_a_row_that_ended_has_no_window(gpt: GPT) -> None:
     goes_on = [[i] for i in range(VOCABULARY)]
     texts = generate(gpt, goes_on, decoding(6, end_id), seed=0)
     short = next(i for i in range(VOCABULARY) if len(texts[i].ids) == 6)
-    notices: list[str] = []
-    generate(gpt, [long, [short]], decoding(6, end_id), seed=0, say=notices.append)
-    assert notices == []
-    # once the columns are full, only what the short row has is read
-    assert widths_read(gpt, [long, [short]], decoding(6, end_id)) == [6, 1, 1, 4, 1, 1]
+    for use_cache in (True, False):
+        settings = replace(decoding(6, end_id), use_cache=use_cache)
+        notices: list[str] = []
+        generate(gpt, [long, [short]], settings, seed=0, say=notices.append)
+        assert notices == []
+    # once the long row's places are full, nothing is read for it
+    assert read_by(gpt, [long, [short]], decoding(6, end_id)) == [(2, 6), *[(2, 1)] * 5]
+
+
+def test_rows_are_looked_at_now_and_then_where_looking_waits(
+    gpt: GPT, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = generate(gpt, [[1], [2]], decoding(40), seed=0)
+    end_id = free[0].ids[3]
+    expected = generate(gpt, [[1], [2]], decoding(40, end_id), seed=0)
+    steps = len(read_by(gpt, [[1]], decoding(40, end_id)))
+    monkeypatch.setattr(decode_module, "STEPS_BETWEEN_LOOKS", {"cpu": 16})
+    got = generate(gpt, [[1], [2]], decoding(40, end_id), seed=0)
+    assert [(row.ids, row.reason) for row in got] == [(row.ids, row.reason) for row in expected]
+    assert len(read_by(gpt, [[1]], decoding(40, end_id))) > steps
 
 
 def test_going_past_the_context_is_said_once(gpt: GPT) -> None:

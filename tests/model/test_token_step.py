@@ -40,30 +40,25 @@ def some_tokens(B: int, T: int) -> torch.Tensor:
     bias=st.booleans(),
     dropout=st.sampled_from([0.0, 0.5]),
     n_head=st.sampled_from([1, 2, 4]),
-    padding=st.lists(st.integers(0, 5), min_size=1, max_size=3),
-    first=st.integers(1, 6),
+    first=st.lists(st.integers(1, 8), min_size=1, max_size=3),
 )
-def test_steps_after_a_prompt_are_the_full_forward(
-    padding: list[int], first: int, **config: Any
-) -> None:
-    model, T = small_gpt(**config), 12
-    tokens = some_tokens(len(padding), T)
-    columns = torch.arange(T) - torch.tensor(padding)[:, None]
-    positions, real = columns.clamp(min=0), columns >= 0
-    masked = any(padding)
-    cache = KVCache.for_model(model, len(padding))
-    step, read = TokenStep(model), list[torch.Tensor]()
+def test_steps_after_a_prompt_are_the_full_forward(first: list[int], **config: Any) -> None:
+    """Row r has `first[r]` tokens in the cache when the steps begin."""
+    model, T, B, n = small_gpt(**config), 12, len(first), 12 - max(first)
+    tokens = some_tokens(B, T)
+    cache = KVCache.for_model(model, B)
+    lengths = torch.tensor(first)
+    step, read, expected = TokenStep(model), list[torch.Tensor](), list[torch.Tensor]()
     with torch.no_grad():
-        full = model(tokens, positions=positions, real=real)
-        model(tokens[:, :first], positions=positions[:, :first], real=real[:, :first], cache=cache)
-        for t in range(first, T):
-            named = {"positions": positions[:, t], "real": real[:, : t + 1]} if masked else {}
-            read.append(step(tokens[:, t], cache, **named))
-    assert cache.length == T
-    seen = real[:, first:]
-    torch.testing.assert_close(
-        torch.stack(read, 1)[seen], full[:, first:][seen], rtol=0, atol=1e-12
-    )
+        full = model(tokens)
+        model(tokens[:, : max(first)], cache=cache)  # what is cached beyond a row's own is not read
+        for t in range(n):
+            newest = tokens.gather(1, lengths[:, None])[:, 0]
+            read.append(step(newest, cache, lengths if len(set(first)) > 1 else None))
+            expected.append(full[torch.arange(B), lengths])
+            lengths = lengths + 1
+            assert cache.length == max(first) + t + 1
+    torch.testing.assert_close(torch.stack(read), torch.stack(expected), rtol=0, atol=1e-12)
 
 
 def test_past_the_context_it_is_refused() -> None:
