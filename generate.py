@@ -13,7 +13,7 @@ from minigpt import command_line
 from minigpt.errors import InputError
 from minigpt.generation.config import GenerateConfig
 from minigpt.output import check_output, prepare_standard_output, say
-from minigpt.run_folder import find_checkpoint
+from minigpt.run_folder import expanded, find_checkpoint
 from minigpt.settings import shown
 
 
@@ -21,29 +21,38 @@ def main(config: GenerateConfig, _named: frozenset[str] = frozenset()) -> None:
     """Read the prompts, load a model, go on from them."""
     from minigpt.generation.prompts import read_prompts, seeded
 
+    config.prompt_file = expanded("prompt_file", config.prompt_file)
+    config.output = expanded("output", config.output)
     if config.interactive:
         check_interactive(config)
     prompts = read_prompts(seeded(config))
+    if config.prompt_format == "line" and config.prompt_file.endswith((".jsonl", ".ndjson")):
+        say(f"prompt_file={config.prompt_file}: a line is a prompt; or add prompt_format=jsonl")
     check_output(config.output)
     checkpoint = find_checkpoint(config.checkpoint)
     prepare_standard_output()
 
-    from minigpt.generation.language_model import load_language_model
-    from minigpt.generation.session import converse
-    from minigpt.generation.show import show_streamed, show_whole
+    with command_line.ended_at_once():
+        from minigpt.generation.language_model import load_language_model
+        from minigpt.generation.session import converse
+        from minigpt.generation.show import show_streamed, show_whole
 
-    model = load_language_model(checkpoint, config, say=say)
+        model = load_language_model(checkpoint, config, say=say)
     if config.interactive:
+        say(str(checkpoint))
         converse(model, config)
         return
     alone = len(prompts) * prompts[0].config.num_samples == 1
     streamed = alone and config.stream and config.format == "text" and not config.output
     began = time.perf_counter()
-    n_tokens = show_streamed(model, prompts[0]) if streamed else show_whole(model, prompts)
-    if sys.stderr.isatty():
-        seconds = time.perf_counter() - began
-        seed = prompts[0].config.seed
-        say(f"{n_tokens} tokens in {seconds:.2f} s, {n_tokens / seconds:.0f} a second, seed={seed}")
+    n_tokens = 0
+    try:
+        n_tokens = show_streamed(model, prompts[0]) if streamed else show_whole(model, prompts)
+    finally:  # after Ctrl-C too
+        if sys.stderr.isatty():
+            seconds = time.perf_counter() - began
+            rate = f"{n_tokens} tokens in {seconds:.2f} s, {n_tokens / seconds:.0f} a second, "
+            say(f"{rate if n_tokens else ''}seed={prompts[0].config.seed}, {checkpoint}")
 
 
 def check_interactive(config: GenerateConfig) -> None:

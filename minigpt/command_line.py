@@ -11,8 +11,9 @@ import os
 import shlex
 import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn, TypeVar
@@ -41,11 +42,43 @@ def run(
     `config_name` is a file of `conf/`; `argv` is the command line without the command itself.
     """
     argv = sys.argv[1:] if argv is None else argv
+    _open_what_is_closed()
     previous = signal.signal(signal.SIGTERM, _terminate)
     try:
         return _with_status(lambda: _run(main, schema, config_name, argv))[0]
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+def _open_what_is_closed() -> None:
+    """Give the process an empty standard input and a silent standard error where it has none."""
+    if sys.stdin is None:
+        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115  for the whole run
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+
+
+@contextlib.contextmanager
+def ended_at_once() -> Generator[None, None, None]:
+    """Let Ctrl-C and SIGTERM end the process where it stands, while nothing can be lost.
+
+    An exception in the middle of an import can be swallowed by it, or crash the library.
+    """
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        del frame
+        _say("stopped")
+        os._exit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread can set handlers
+        return
+    previous = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:

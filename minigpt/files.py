@@ -65,7 +65,8 @@ def clear_unfinished(folder: Path) -> None:
 
 def _temporary(path: Path) -> Path:
     # two machines that share the folder can have processes of the same number
-    return path.with_name(f".{path.name}.{uuid4().hex}.part")
+    beginning = os.fsdecode(os.fsencode(path.name)[:150])  # a name may have 255 bytes
+    return path.with_name(f".{beginning}.{uuid4().hex}.part")
 
 
 def _sync_folder(folder: Path) -> None:

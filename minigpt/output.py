@@ -12,7 +12,12 @@ from minigpt.files import check_folder, written_whole
 
 
 def prepare_standard_output() -> None:
-    """Write UTF-8 as files do; a terminal of another encoding gets ? for what it cannot show."""
+    """Write UTF-8 as files do; a terminal of another encoding gets ? for what it cannot show.
+
+    Raises `RunError` where it is closed.
+    """
+    if sys.stdout is None:
+        raise RunError("standard output is closed")
     if not isinstance(sys.stdout, io.TextIOWrapper):
         return
     if sys.stdout.isatty():
@@ -34,10 +39,11 @@ def check_output(output: str, *, key: str = "output") -> None:
         return
     if path.is_dir():
         raise InputError(f"{key}={output}: is a folder; name a file")
-    if not path.parent.is_dir():
-        raise InputError(f"{key}={output}: the folder {path.parent} does not exist")
+    folder = Path(os.path.realpath(path)).parent if path.is_symlink() else path.parent
+    if not folder.is_dir():
+        raise InputError(f"{key}={output}: the folder {folder} does not exist")
     if not path.exists():
-        check_folder(path.parent, f"{key}={output}")
+        check_folder(folder, f"{key}={output}")
     elif not os.access(path, os.W_OK):
         raise InputError(f"{key}={output}: cannot be written to")
 
@@ -57,15 +63,22 @@ def opened_output(output: str) -> Generator[Callable[[str], object], None, None]
     if not output:
         yield _write_and_flush
         return
-    path = Path(os.path.realpath(output))  # a link stays, what it points at is written
-    as_it_comes = path.exists() and not path.is_file()
+    path = Path(output)
+    # /dev/stdout may be a link to a file that others write to as well
+    as_it_comes = output.startswith(("/dev/", "/proc/")) or (path.exists() and not path.is_file())
+    whole = Path(os.path.realpath(path))  # a link stays, what it points at is written
     try:
-        with path.open("wb") if as_it_comes else written_whole(path) as file:
+        with path.open("ab") if as_it_comes else written_whole(whole) as file:
             yield lambda text: file.write(text.encode())
     except OSError as error:
         raise RunError(f"cannot write {output}: {error.strerror}") from error
 
 
 def _write_and_flush(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read it has seen enough
+        raise
+    except OSError as error:
+        raise RunError(f"cannot write to standard output: {error.strerror}") from error

@@ -1,5 +1,6 @@
 """A line is a line, and a file is written whole or not at all."""
 
+import contextlib
 import io
 import json
 import os
@@ -83,3 +84,37 @@ def test_standard_output_is_utf8_whatever_the_locale(monkeypatch: pytest.MonkeyP
     prepare_standard_output()
     write_output("", "床")
     assert raw.getvalue() == "床".encode()
+
+
+def test_the_name_of_a_stream_gets_what_is_written_after_what_is_there(tmp_path: Path) -> None:
+    """`output=/dev/stdout >> log` leaves what the log has."""
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    with log.open("a") as file:
+        write_output(f"/proc/self/fd/{file.fileno()}", "text\n")
+    assert log.read_text() == "before\ntext\n"
+
+
+def test_a_name_as_long_as_a_file_can_have_is_written_to(tmp_path: Path) -> None:
+    path = tmp_path / ("é" * 127)
+    check_output(str(path))
+    write_output(str(path), "text")
+    assert path.read_text() == "text"
+
+
+def test_a_link_into_no_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "none" / "file")
+    with pytest.raises(InputError, match=r"the folder .*none does not exist"):
+        check_output(str(tmp_path / "link"))
+
+
+def test_a_closed_or_full_standard_output_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(RunError, match="cannot write to standard output: No space left"):
+            write_output("", "text")
+        monkeypatch.setattr(sys, "stdout", None)
+        with pytest.raises(RunError, match="standard output is closed"):
+            prepare_standard_output()
+        with contextlib.suppress(OSError):
+            full.close()

@@ -123,7 +123,7 @@ class Tokenizer:
             raise InputError(
                 f"the character {text[place]!r} (U+{ord(text[place]):04X}) at position {place} is"
                 f" not among the {self.vocab_size - 1} that the character tokenizer knows;"
-                " tokenizer=bpe takes any text"
+                " one that is trained with tokenizer=bpe takes any text"
             )
         return ids
 

@@ -4,14 +4,18 @@ The controls act in the order in which they stand here: biases, penalties and ba
 logits, temperature divides them, then `top_k`, `top_p` and `min_p` each leave fewer tokens.
 """
 
+import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from numbers import Integral, Real
+from typing import TypedDict, cast
 
-from minigpt.settings import setting
+from minigpt.errors import InputError
+from minigpt.settings import check_ranges, nearest, range_text, setting, settings
 
-#: A bias from -100 to 100, or -inf.
-_BIAS = r"(-inf|[-+]?(100(\.0*)?|[0-9]{1,2}(\.[0-9]*)?|\.[0-9]+))"
+#: A number, or -inf; that it is from -100 to 100 is seen to by `check_controls`.
+_BIAS = r"(-inf|[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?)"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -35,6 +39,12 @@ class GenerateConfig:
         "put the document's opening token before a prompt; if null, as the model was trained: "
         "true where its corpus had several documents (an empty prompt always gets it)",
     )
+    logit_bias_ids: list[str] = setting(
+        [],
+        "ID=BIAS: added to the logit of a token; -inf bans it; may be repeated",
+        form=(rf"[0-9]{{1,9}}={_BIAS}", "ID=BIAS with a bias from -100 to 100, or -inf"),
+        free_text=True,
+    )
     logit_bias: list[str] = setting(
         [],
         "TEXT=BIAS: added to the logit of every token that would complete the text; -inf bans it;"
@@ -42,27 +52,24 @@ class GenerateConfig:
         form=(rf".+={_BIAS}", "TEXT=BIAS with a bias from -100 to 100, or -inf"),
         free_text=True,
     )
-    logit_bias_ids: list[str] = setting(
-        [],
-        "ID=BIAS: added to the logit of a token; -inf bans it; may be repeated",
-        form=(rf"[0-9]{{1,9}}={_BIAS}", "ID=BIAS with a bias from -100 to 100, or -inf"),
-        free_text=True,
-    )
     repetition_penalty: float = setting(
         1.0,
         "divides the logits above 0 of tokens in the prompt or the text, and multiplies those"
         " below; 1 changes nothing",
-        above=0.0, high=100.0,
+        low=0.01, high=100.0,
+    )  # fmt: skip
+    frequency_penalty: float = setting(
+        0.0, "taken from the logit of a token once for each time it is in the text, the prompt left"
+        " out", low=-2.0, high=2.0,
     )  # fmt: skip
     presence_penalty: float = setting(
-        0.0, "taken from the logits of tokens in the text, the prompt left out", low=-2.0, high=2.0
-    )
-    frequency_penalty: float = setting(
-        0.0, "taken from them once for each time they are in the text", low=-2.0, high=2.0
-    )
+        0.0, "taken once from the logits of tokens in the text, the prompt left out",
+        low=-2.0, high=2.0,
+    )  # fmt: skip
     no_repeat_ngram: int | None = setting(
-        None, "no so many tokens in a row come twice, those of the prompt counted", low=1
-    )
+        None, "no so many tokens in a row come twice, those of the prompt counted",
+        low=1, high=10_000,
+    )  # fmt: skip
     min_new_tokens: int = setting(
         0, "tokens before which neither the document nor a stop may end the text", low=0
     )
@@ -118,11 +125,11 @@ class Controls(TypedDict, total=False):
     """
 
     start_of_document: bool | None
-    logit_bias: Mapping[str, float]
     logit_bias_ids: Mapping[int, float]
+    logit_bias: Mapping[str, float]
     repetition_penalty: float
-    presence_penalty: float
     frequency_penalty: float
+    presence_penalty: float
     no_repeat_ngram: int | None
     min_new_tokens: int
     temperature: float
@@ -136,3 +143,95 @@ class Controls(TypedDict, total=False):
     num_samples: int
     context_stride: int | None
     use_cache: bool
+
+
+def with_controls(config: GenerateConfig, controls: Mapping[str, object]) -> GenerateConfig:
+    """A copy of `config` with other values of some of `Controls`.
+
+    Raises `InputError` for a name that is not one of them, and for a value of another type or out
+    of its range.
+    """
+    known = {each.key: each for each in settings(GenerateConfig)}
+    values: dict[str, object] = {}
+    for key, value in controls.items():
+        if key not in known:
+            near = nearest(key, GenerateConfig)
+            raise InputError(f"unknown setting {key}; the nearest is {near}")
+        if key not in Controls.__annotations__:
+            raise InputError(
+                f"{key}: holds for all prompts; set it on the command line, or where the model is"
+                " loaded"
+            )
+        if isinstance(value, str) and known[key].type is not str:
+            raise InputError(f'{key}="{value}": is text, must be {range_text(known[key])}')
+        values[key] = _repeated(key, value) if known[key].repeatable else value
+    changed = dataclasses.replace(config, **values)
+    check_controls(changed)
+    return changed
+
+
+def _repeated(key: str, value: object) -> list[str]:
+    """A control of several values as the command line gives it: a text each, or KEY=VALUE."""
+    ids = key.endswith("_ids")
+    kind, is_one = ("token ids", _is_id) if ids else ("texts", _is_text)
+    if key.startswith("stop"):
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            items = cast("Sequence[object]", value)
+            if all(map(is_one, items)):
+                return [str(item) for item in items]
+        raise InputError(f"{key}={value!r}: must be a list of {kind}")
+    if isinstance(value, Mapping):
+        biases = cast("Mapping[object, object]", value)
+        if all(map(is_one, biases)) and all(map(_is_bias, biases.values())):
+            return [f"{each}={float(cast('float', bias))}" for each, bias in biases.items()]
+    raise InputError(f"{key}={value!r}: must map {kind} to biases, numbers or -inf")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_id(value: object) -> bool:
+    # the names of a JSON object are texts
+    is_number = isinstance(value, Integral) and value is not True and value is not False
+    return is_number or (isinstance(value, str) and value.isdecimal())
+
+
+def _is_bias(value: object) -> bool:
+    # JSON has no infinity
+    is_number = isinstance(value, Real) and value is not True and value is not False
+    return is_number or value == "-inf"
+
+
+def check_controls(config: GenerateConfig) -> None:
+    """Hold the settings against their ranges and each other; `InputError` says what is wrong."""
+    check_ranges(config)
+    for key in ("logit_bias", "stop"):
+        for text in getattr(config, key):
+            check_text(text, key)
+    for key in ("logit_bias", "logit_bias_ids"):
+        for text in getattr(config, key):
+            bias = key_and_bias(text)[1]
+            if abs(bias) > 100 and bias != -math.inf:
+                raise InputError(f"{key}={text}: a bias must be from -100 to 100, or -inf")
+    if config.min_new_tokens > config.max_new_tokens:
+        raise InputError(
+            f"min_new_tokens={config.min_new_tokens}: must be at most"
+            f" max_new_tokens={config.max_new_tokens}"
+        )
+
+
+def key_and_bias(text: str) -> tuple[str, float]:
+    """What KEY=BIAS names; a key may hold `=` too."""
+    key, _, bias = text.rpartition("=")
+    return key, float(bias)
+
+
+def check_text(text: str, name: str) -> None:
+    """`InputError`, which `name` begins, for what other bytes on a command line leave in a text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{name}: not UTF-8 at character {error.start}; set the terminal to UTF-8"
+        ) from error

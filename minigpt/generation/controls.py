@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from minigpt.generation.decode import Decoding
 
 
+#: By how many tokens the room for rows grows when it is full.
+COLUMNS_AT_A_TIME = 256
+
+
 class Control(Protocol):
     """A change of the logits that may depend on the tokens so far."""
 
@@ -101,7 +105,7 @@ class TextBias:
 
 
 class Penalties:
-    """`repetition_penalty` (Keskar et al. 2019, section 4.1), then `presence_` and `frequency_`.
+    """`repetition_penalty` (Keskar et al. 2019, section 4.1), then `frequency_` and `presence_`.
 
     The first counts the prompt's tokens as well, the others those of the new text alone.
     """
@@ -110,19 +114,13 @@ class Penalties:
         self, decoding: "Decoding", prompts: Sequence[Sequence[int]], device: torch.device
     ) -> None:
         self._sampling = decoding.sampling
-        self._end_id = decoding.end_id
-        shape = (len(prompts), decoding.vocab_size)
-        seen = torch.zeros(shape, dtype=torch.bool)
+        seen = torch.zeros(len(prompts), decoding.vocab_size, dtype=torch.bool)
         for row, prompt in zip(seen, prompts, strict=True):
-            row[[token for token in set(prompt) if token < decoding.vocab_size]] = True
+            row[list(prompt)] = True
+        if 0 <= decoding.end_id < decoding.vocab_size:
+            seen[:, decoding.end_id] = False  # it is in no new text: with it the row has ended
         self._seen = seen.to(device)
-        self._counts = torch.zeros(shape, device=device)
-        self._spare_the_end()
-
-    def _spare_the_end(self) -> None:
-        if 0 <= self._end_id < self._seen.size(1):
-            self._seen[:, self._end_id] = False
-            self._counts[:, self._end_id] = 0
+        self._counts = torch.zeros(seen.shape, device=device)
 
     def adjust(self, logits: Tensor) -> Tensor:
         """Penalise what has been used."""
@@ -141,7 +139,6 @@ class Penalties:
         ids = ids.clamp(min=0)[:, None]
         self._seen.scatter_(1, ids, value=True)
         self._counts.scatter_add_(1, ids, torch.ones_like(ids, dtype=self._counts.dtype))
-        self._spare_the_end()
 
 
 class NoRepeat:
@@ -157,26 +154,28 @@ class NoRepeat:
         assert n is not None
         self._n = n
         self._end_id = decoding.end_id
-        width = max(n, *map(len, prompts)) if prompts else n
-        rows = [[-1] * (width - len(prompt)) + list(prompt) for prompt in prompts]
-        self._row = torch.tensor(rows, device=device)  # (B, L), -1 in front of shorter prompts
+        self._length = max(n, *map(len, prompts))
+        rows = [[-1] * (self._length - len(prompt)) + list(prompt) for prompt in prompts]
+        self._rows = torch.tensor(rows, device=device)  # (B, ...), -1 in front of shorter prompts
 
     def adjust(self, logits: Tensor) -> Tensor:
         """Ban what would repeat."""
-        grams = self._row.unfold(1, self._n, 1)  # (B, L - n + 1, n)
-        begun = self._row[:, self._row.size(1) - self._n + 1 :]  # (B, n - 1), the newest
+        row = self._rows[:, : self._length]
+        grams = row.unfold(1, self._n, 1)  # (B, length - n + 1, n)
+        begun = row[:, self._length - self._n + 1 :]  # (B, n - 1), the newest
         last = grams[..., -1]
         again = (grams[..., :-1] == begun[:, None]).all(-1) & (last >= 0)
-        again &= last < logits.size(1)
-        last = last.clamp(0, logits.size(1) - 1)
-        banned = torch.zeros_like(logits).scatter_add_(1, last, again.to(logits.dtype)) > 0
+        times = torch.zeros_like(logits).scatter_add_(1, last.clamp(min=0), again.to(logits.dtype))
         if 0 <= self._end_id < logits.size(1):
-            banned[:, self._end_id] = False
-        return logits.masked_fill(banned, -torch.inf)
+            times[:, self._end_id] = 0
+        return logits.masked_fill(times > 0, -torch.inf)
 
     def append(self, ids: Tensor) -> None:
         """Make the rows longer."""
-        self._row = torch.cat([self._row, ids[:, None]], dim=1)
+        if self._length == self._rows.size(1):
+            self._rows = F.pad(self._rows, (0, COLUMNS_AT_A_TIME))
+        self._rows[:, self._length] = ids
+        self._length += 1
 
 
 class Ends:

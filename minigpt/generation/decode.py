@@ -87,10 +87,10 @@ def generate(
 ) -> list[Continuation]:
     """Continue every prompt `num_samples` times: a prompt's samples together, in the order given.
 
-    The rest is as `continue_rows` does it.
+    `say` gets the notices, each once.
     """
     rows = [(Row(ids, seed, i), decoding) for ids in prompts for i in range(num_samples)]
-    return continue_rows(model, rows, batch_size=batch_size, say=say)
+    return continue_rows(model, rows, batch_size=batch_size, say=cache(say))
 
 
 def continue_rows(
@@ -104,9 +104,8 @@ def continue_rows(
     """Continue every row, at most `batch_size` of them side by side; in the order given.
 
     Rows of one `Decoding` and of like length run together; this changes no text. `say` gets the
-    notices, each once; `done` how many rows were finished, after each batch.
+    notices, `done` how many rows were finished after each batch.
     """
-    say = cache(say)  # the same notice comes once
     alike: dict[Decoding, list[int]] = {}
     for i, (_, decoding) in enumerate(rows):
         alike.setdefault(decoding, []).append(i)
@@ -158,12 +157,8 @@ def stream(
     """Fill `continuation`, as `continue_rows` does, token by token; the text that each adds."""
     if continuation.reason:
         return
-    say = cache(say)  # the same notice comes once
-    began = time.perf_counter()
-    for ids, logprobs in decode(model, [row], decoding, say):
-        piece = continuation.push(int(ids), None if logprobs is None else float(logprobs))
-        continuation.seconds = time.perf_counter() - began
-        yield piece
+    for ids, logprobs in decode(model, [row], decoding, cache(say)):
+        yield continuation.push(int(ids), None if logprobs is None else float(logprobs))
         if continuation.reason:
             return
 
@@ -190,17 +185,17 @@ def decode(
     windows = Windows(model, prompts, decoding, say)
     controls = controls_in_use(decoding, prompts, device)
     ends = Ends(decoding, len(rows), device)
-    uniforms = Uniforms([(row.seed, row.sample) for row in rows], device)
-    look_every = STEPS_BETWEEN_LOOKS[device.type]
     greedy = decoding.sampling.temperature == 0
+    uniforms = None if greedy else Uniforms([(row.seed, row.sample) for row in rows], device)
+    look_every = STEPS_BETWEEN_LOOKS[device.type]
     for step in range(1, decoding.max_new_tokens + 1):
         logits = windows.next_logits(ends.ended)
         adjusted = adjust(logits, controls)
         if step <= decoding.min_new_tokens:
             adjusted = ends.forbid(adjusted)
-        ids = sample_token(adjusted, decoding.sampling, None if greedy else uniforms.next())
+        ids = sample_token(adjusted, decoding.sampling, uniforms and uniforms.next())
         windows.append(ids)
-        if adjusted is not logits:
+        if adjusted is not logits:  # only then can everything be banned
             ids = ids.masked_fill(adjusted.amax(-1) == -torch.inf, NO_TOKEN)
         for each in (*controls, ends):
             each.append(ids)

@@ -3,21 +3,23 @@
 `generate.py` is made of the same parts, so names and results are the same.
 """
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Unpack
 
 from minigpt.checkpoint import LoadedModel, load_model
 from minigpt.errors import InputError
-from minigpt.generation.config import Controls, GenerateConfig
+from minigpt.generation.config import Controls, GenerateConfig, key_and_bias, with_controls
 from minigpt.generation.continuation import Continuation
 from minigpt.generation.decode import Decoding, Row, continue_rows, ignore_count, stream
 from minigpt.generation.logprobs import token_logprobs
 from minigpt.generation.placement import find_device, find_dtype, rows_that_fit
-from minigpt.generation.prompts import Prompt, prompt_ids, seeded, with_controls
+from minigpt.generation.prompts import Prompt, prompt_ids, seeded
 from minigpt.generation.sampling import Sampling
 from minigpt.generation.text_match import check_size
 from minigpt.generation.windows import stride_of
@@ -38,7 +40,7 @@ class Sample:
     JSON calls the prompt, or its number from 1.
     """
 
-    id: object
+    id: str | float
     prompt: str
     sample: int
     text: str
@@ -47,6 +49,14 @@ class Sample:
     reason: str
     seed: int
     tokens_per_second: float
+
+
+def warn(notice: str) -> None:
+    """Give a notice as a Python warning about the line that called into the package."""
+    level, frame, inside = 1, inspect.currentframe(), ("minigpt.", "torch.")
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(inside):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(notice, stacklevel=level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +81,7 @@ class LanguageModel:
         *,
         compile_step: bool = False,
         batch_size: int | None = None,
-        say: Callable[[str], None] = warnings.warn,
+        say: Callable[[str], None] = warn,
     ) -> None:
         """Use what a checkpoint held; `batch_size` None is as many rows as memory has room for."""
         self._compile_step = compile_step
@@ -82,6 +92,9 @@ class LanguageModel:
         self._several_documents: bool = loaded.record["documents"] > 1
         self.batch_size = batch_size or rows_that_fit(loaded.model)
 
+    def __repr__(self) -> str:
+        return f"<LanguageModel: {self.model.shape()}>"
+
     def generate(self, prompt: str | Sequence[str], **controls: Unpack[Controls]) -> list[Sample]:
         """Continue a prompt, or several: a prompt's samples together, in the order given.
 
@@ -90,6 +103,8 @@ class LanguageModel:
         `InputError`, a `ValueError`, for one that is wrong or does not fit the model.
         """
         config = seeded(with_controls(GenerateConfig(), dict(controls)))
+        if not isinstance(prompt, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InputError(f"a prompt must be text, this is {type(prompt).__name__}")
         texts = [prompt] if isinstance(prompt, str) else prompt
         prompts = [Prompt(text, config, number) for number, text in enumerate(texts, start=1)]
         return list(self.samples(prompts))
@@ -103,6 +118,8 @@ class LanguageModel:
         and what is raised, which is raised here and not at the first piece.
         """
         config = seeded(with_controls(GenerateConfig(), dict(controls)))
+        if type(sample) is not int or sample < 0:
+            raise InputError(f"sample={sample}: must be a whole number, 0 the first")
         if config.num_samples != 1:
             raise InputError(
                 f"num_samples={config.num_samples}: a stream is one sample; sample=1 is the second"
@@ -116,6 +133,7 @@ class LanguageModel:
         generation would have read there. Raises `InputError` for a text that the tokenizer does
         not know.
         """
+        _check_is_text(text, "the text")
         stride = stride_of(None, self.block_size)
         return token_logprobs(self.model, self.tokenizer.encode(text), stride)
 
@@ -135,42 +153,51 @@ class LanguageModel:
         long = [i for i, each in enumerate(ids, start=1) if len(each) > self.block_size]
         if len(long) > 1:
             first = f"the first of them prompt {long[0]}"
-            self._say_what_is_cut(f"{len(long)} prompts, {first}, have more")
+            self.say(self._what_is_cut(f"{len(long)} prompts, {first}, have more"))
         elif long:
-            self._say_what_is_cut(f"prompt {long[0]} has {len(ids[long[0] - 1])}")
-        tasks: list[_Task] = []
-        for prompt, tokens in zip(prompts, ids, strict=True):
-            decoding = self.decoding(prompt.config, logprobs=logprobs)
-            for sample in range(prompt.config.num_samples):
-                row = Row(tokens, _seed(prompt), sample)
-                tasks.append(_Task(prompt, row, decoding))
-        return self._in_order(tasks, done)
+            self.say(self._what_is_cut(f"prompt {long[0]} has {len(ids[long[0] - 1])}"))
+        return self._in_order(self._tasks(prompts, ids, logprobs=logprobs), done)
 
-    def _in_order(self, tasks: Sequence[_Task], done: Callable[[int], object]) -> Iterator[Sample]:
+    def _tasks(
+        self, prompts: Sequence[Prompt], ids: Sequence[list[int]], *, logprobs: bool
+    ) -> Iterator[_Task]:
+        decodings = [self.decoding(prompt.config, logprobs=logprobs) for prompt in prompts]
+        return (
+            _Task(prompt, Row(tokens, _seed(prompt), sample), decoding)
+            for prompt, tokens, decoding in zip(prompts, ids, decodings, strict=True)
+            for sample in range(prompt.config.num_samples)
+        )
+
+    def _in_order(self, tasks: Iterator[_Task], done: Callable[[int], object]) -> Iterator[Sample]:
         say = cache(self.say)  # the same notice comes once
-        first, n_batches = 0, 1
-        while first < len(tasks):
-            held = tasks[first : first + n_batches * self.batch_size]
+        n_batches = 1
+        while held := list(islice(tasks, n_batches * self.batch_size)):
             rows = [(task.row, task.decoding) for task in held]
             written = continue_rows(
                 self.model, rows, batch_size=self.batch_size, say=say, done=done
             )
             yield from map(_sample, held, written)
-            first += len(held)
             n_batches = min(2 * n_batches, BATCHES_AT_A_TIME)
 
-    def write(self, prompt: Prompt, sample: int = 0) -> tuple[Continuation, Iterator[str]]:
-        """One sample: what will have become of it, and the pieces of text that fill it."""
+    def write(
+        self, prompt: Prompt, sample: int = 0, say: Callable[[str], None] | None = None
+    ) -> tuple[Continuation, Iterator[str]]:
+        """One sample: what will have become of it, and the pieces of text that fill it.
+
+        `say` gets its notices in place of the model's own.
+        """
+        say = say or self.say
         ids = self._ids(prompt, "the prompt")
         decoding = self.decoding(prompt.config)
         if len(ids) > self.block_size:
-            self._say_what_is_cut(f"the prompt has {len(ids)}")
+            say(self._what_is_cut(f"the prompt has {len(ids)}"))
         continuation = Continuation(decoding)
         row = Row(ids, _seed(prompt), sample)
-        return continuation, stream(self.model, row, decoding, continuation, self.say)
+        return continuation, stream(self.model, row, decoding, continuation, say)
 
     def _ids(self, prompt: Prompt, name: str) -> list[int]:
         """A prompt's tokens; `InputError`, which `name` begins, for a text that has none."""
+        _check_is_text(prompt.text, name)
         start = prompt.config.start_of_document
         if start is None:
             start = self._several_documents
@@ -179,18 +206,18 @@ class LanguageModel:
         except InputError as error:
             raise InputError(f"{name}: {error}") from error
 
-    def _say_what_is_cut(self, which: str) -> None:
-        self.say(f"{which} tokens and the model reads {self.block_size}: the last part is used")
+    def _what_is_cut(self, which: str) -> str:
+        return f"{which} tokens and the model reads {self.block_size}: the last part is used"
 
     def decoding(self, config: GenerateConfig, *, logprobs: bool = False) -> Decoding:
         """What the decoder is to do; `InputError` where a setting does not fit the model."""
         vocab_size = self.tokenizer.vocab_size
         stop_ids = tuple(map(int, config.stop_ids))
-        biases = tuple((int(i), bias) for i, bias in map(_key_and_bias, config.logit_bias_ids))
+        biases = tuple((int(i), bias) for i, bias in map(key_and_bias, config.logit_bias_ids))
         for key, ids in (("stop_ids", stop_ids), ("logit_bias_ids", [i for i, _ in biases])):
             if ids and max(ids) >= vocab_size:
                 raise InputError(f"{key}={max(ids)}: the model has tokens 0 to {vocab_size - 1}")
-        logit_bias = tuple(map(_key_and_bias, config.logit_bias))
+        logit_bias = tuple(map(key_and_bias, config.logit_bias))
         check_size("stop", config.stop, vocab_size)
         check_size("logit_bias", [text for text, _ in logit_bias], vocab_size)
         return Decoding(
@@ -221,7 +248,7 @@ class LanguageModel:
 
 
 def load_language_model(
-    checkpoint: Path, config: GenerateConfig, *, say: Callable[[str], None] = warnings.warn
+    checkpoint: Path, config: GenerateConfig, *, say: Callable[[str], None] = warn
 ) -> LanguageModel:
     """The model in a checkpoint file, as `device`, `dtype`, `compile` and `batch_size` ask for it.
 
@@ -232,9 +259,9 @@ def load_language_model(
     return LanguageModel(loaded, compile_step=config.compile, batch_size=config.batch_size, say=say)
 
 
-def _key_and_bias(text: str) -> tuple[str, float]:
-    key, _, bias = text.rpartition("=")
-    return key, float(bias)
+def _check_is_text(text: object, name: str) -> None:
+    if not isinstance(text, str):
+        raise InputError(f"{name}: must be text, this is {type(text).__name__}")
 
 
 def _seed(prompt: Prompt) -> int:

@@ -1,29 +1,34 @@
-"""Where prompts come from, what each is to be gone on with, and the tokens it becomes."""
+"""Where prompts come from, the settings that each has, and the tokens it becomes."""
 
 import dataclasses
+import math
 import secrets
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from minigpt.data.tokenizer import Tokenizer
 from minigpt.errors import InputError
-from minigpt.generation.config import Controls, GenerateConfig
-from minigpt.json_lines import json_object, json_text
-from minigpt.settings import check_ranges, must_be, nearest, settings
+from minigpt.generation.config import (
+    GenerateConfig,
+    check_controls,
+    check_text,
+    with_controls,
+)
+from minigpt.json_lines import json_kind, json_object, json_text
 
 STANDARD_INPUT = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A text to go on from, how, and what its user calls it: its number from 1, or any JSON."""
+    """A text to continue, the settings for it, and what a line calls it, or its number."""
 
     text: str
     config: GenerateConfig
-    id: object
+    id: str | float
 
 
 def read_prompts(config: GenerateConfig) -> list[Prompt]:
@@ -34,6 +39,8 @@ def read_prompts(config: GenerateConfig) -> list[Prompt]:
     is not what `prompt_format` says.
     """
     check_controls(config)
+    if config.prompt_format != "line" and not config.prompt_file:
+        raise InputError(f"prompt_format={config.prompt_format}: is for a prompt_file, name one")
     for number, text in enumerate(config.prompt, start=1):
         check_text(text, f"prompt {number}")
     prompts = [Prompt(text, config, number) for number, text in enumerate(config.prompt, start=1)]
@@ -59,16 +66,6 @@ def seeded(config: GenerateConfig) -> GenerateConfig:
     return dataclasses.replace(config, seed=secrets.randbits(32))
 
 
-def check_text(text: str, name: str) -> None:
-    """`InputError`, which `name` begins, for what other bytes on a command line leave in a text."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{name}: not UTF-8 at character {error.start}; set the terminal to UTF-8"
-        ) from error
-
-
 def _name(prompt_file: str) -> str:
     return "standard input" if prompt_file == STANDARD_INPUT else prompt_file
 
@@ -86,7 +83,7 @@ def _read(prompt_file: str) -> str:
     except UnicodeDecodeError as error:
         raise InputError(f"{name}: not UTF-8 at byte {error.start}; save it as UTF-8") from error
     if not text:
-        raise InputError(f"{name}: is empty; write a prompt a line")
+        raise InputError(f"{name}: is empty")
     return text.removeprefix("\ufeff")
 
 
@@ -107,54 +104,21 @@ def _json_prompts(text: str, config: GenerateConfig, first: int) -> Iterator[Pro
     for prompt_number, (number, line) in enumerate(lines, first):
         try:
             record = json_object(line)
-            prompt, name = json_text(record, "prompt"), record.pop("id", prompt_number)
-            del record["prompt"]
-            yield Prompt(prompt, with_controls(config, record), name)
+            prompt, name = json_text(record, "prompt"), _id(record, prompt_number)
+            own = {key: value for key, value in record.items() if key not in ("prompt", "id")}
+            yield Prompt(prompt, seeded(with_controls(config, own)), name)
         except ValueError as error:
             raise InputError(f"{file}, line {number}: {error}") from error
 
 
-def with_controls(config: GenerateConfig, controls: Mapping[str, object]) -> GenerateConfig:
-    """A copy of `config` with other values of some of `Controls`.
-
-    Raises `InputError` for a name that is not one of them, and a value out of its range.
-    """
-    known = {each.key: each for each in settings(GenerateConfig)}
-    values: dict[str, object] = {}
-    for key, value in controls.items():
-        if key not in known:
-            near = nearest(key, GenerateConfig)
-            raise InputError(f"unknown setting {key}; the nearest is {near}")
-        if key not in Controls.__annotations__:
-            raise InputError(f"{key}: holds for all prompts, set it on the command line")
-        values[key] = value
-        if known[key].repeatable:
-            if isinstance(value, str) or not isinstance(value, Mapping | Sequence):
-                raise must_be(known[key], value)
-            values[key] = _texts(cast("Mapping[object, object] | Sequence[object]", value))
-    changed = dataclasses.replace(config, **values)
-    check_controls(changed)
-    return changed
-
-
-def _texts(value: Mapping[object, object] | Sequence[object]) -> list[str]:
-    """A list, or a mapping, as the command line gives them: a text each, or KEY=VALUE."""
-    if isinstance(value, Mapping):
-        return [f"{key}={item}" for key, item in value.items()]
-    return [str(item) for item in value]
-
-
-def check_controls(config: GenerateConfig) -> None:
-    """Hold the settings against their ranges and each other; `InputError` says what is wrong."""
-    check_ranges(config)
-    for key in ("logit_bias", "stop"):
-        for text in getattr(config, key):
-            check_text(text, key)
-    if config.min_new_tokens > config.max_new_tokens:
-        raise InputError(
-            f"min_new_tokens={config.min_new_tokens}: must be at most"
-            f" max_new_tokens={config.max_new_tokens}"
-        )
+def _id(record: dict[str, object], number: int) -> str | float:
+    """What a line calls its prompt, or its number; `ValueError` if that is no text or number."""
+    name = record.get("id", number)
+    if isinstance(name, str):
+        return json_text(record, "id")
+    if type(name) not in (int, float) or not math.isfinite(cast("float", name)):
+        raise ValueError(f"the field 'id' must be a string or a number, this is {json_kind(name)}")
+    return cast("float", name)
 
 
 def prompt_ids(tokenizer: Tokenizer, text: str, *, start_of_document: bool) -> list[int]:

@@ -17,8 +17,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from minigpt.errors import InputError
-from minigpt.generation.config import Controls, GenerateConfig
-from minigpt.generation.prompts import Prompt, check_text, seeded, with_controls
+from minigpt.generation.config import (
+    Controls,
+    GenerateConfig,
+    check_controls,
+    check_text,
+)
+from minigpt.generation.prompts import Prompt, seeded
 from minigpt.generation.show import show_streamed
 from minigpt.output import say
 from minigpt.settings import Setting, nearest, range_text, read_value, settings, shown, value_of
@@ -70,7 +75,8 @@ def converse(model: "LanguageModel", config: GenerateConfig) -> None:
     drops the line that is being typed; only while a pipe is waited for it ends the session.
     Raises `InputError` for settings that are wrong from the start.
     """
-    session = Session(model, with_controls(config, {}))
+    check_controls(config)
+    session = Session(model, config)
     model.decoding(session.config)
     model.say = functools.cache(model.say)  # what holds for every long sample is said once
     say(model.model.shape())
@@ -216,13 +222,14 @@ def changed(config: GenerateConfig, setting: Setting, text: str, *, more: bool) 
     """
     if setting.repeatable:
         before: list[str] = value_of(config, setting.key) if more else []
-        return with_controls(config, {setting.key: [*before, text] if text or more else []})
-    if more:
+        value = [*before, text] if text or more else []
+    elif more:
         raise InputError(f"{setting.key}: has one value; write {setting.key}={text}")
-    value = read_value(setting, text.strip().removeprefix("=").strip())  # `NAME = VALUE` too
-    if setting.key in Controls.__annotations__:
-        return with_controls(config, {setting.key: value})
-    return dataclasses.replace(config, **{setting.key: value})
+    else:
+        value = read_value(setting, text.strip().removeprefix("=").strip())  # `NAME = VALUE` too
+    config = dataclasses.replace(config, **{setting.key: value})
+    check_controls(config)
+    return config
 
 
 def setting_lines(config: GenerateConfig) -> Iterator[str]:

@@ -20,21 +20,20 @@ def show_streamed(model: LanguageModel, prompt: Prompt, sample: int = 0) -> int:
     An interrupted one is ended with what its last token had begun, and a newline. The model's
     notices come after the text.
     """
-    notices: list[str] = []
-    say_notice, model.say = model.say, notices.append  # it would stand in the middle of the text
+    notices: list[str] = []  # on a terminal one would stand in the middle of the text
     try:
-        continuation, pieces = model.write(prompt, sample)
+        continuation, pieces = model.write(prompt, sample, say=notices.append)
         write_output("", prompt.text if prompt.config.echo else "")
         try:
             for piece in pieces:
-                write_output("", piece)
+                if piece:
+                    write_output("", piece)
         finally:
             write_output("", continuation.finish() + "\n")
         return len(continuation.ids)
     finally:
-        model.say = say_notice
         for notice in notices:
-            say_notice(notice)
+            model.say(notice)
 
 
 def show_whole(model: LanguageModel, prompts: Sequence[Prompt]) -> int:
@@ -61,5 +60,6 @@ def show_whole(model: LanguageModel, prompts: Sequence[Prompt]) -> int:
 
 def as_text(sample: Sample, config: GenerateConfig, *, alone: bool) -> str:
     """A sample as it is read, after a line that says which it is unless it is the only one."""
-    heading = "" if alone else f"--- prompt {sample.id}, sample {sample.sample + 1}\n"
+    name = " ".join(str(sample.id).splitlines())
+    heading = "" if alone else f"--- prompt {name}, sample {sample.sample + 1}\n"
     return f"{heading}{sample.prompt if config.echo else ''}{sample.text}\n"

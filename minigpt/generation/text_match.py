@@ -22,7 +22,7 @@ from minigpt.errors import InputError
 from minigpt.generation.text_stream import matched_length
 
 #: The most that the tables of a `TextMatch` may take, in bytes.
-MAX_TABLES = 1 << 30
+MAX_TABLES = 2 << 30
 
 #: Entries of the tables that are worked out at a time: few enough to stay in a processor's cache.
 ENTRIES_AT_A_TIME = 1 << 18
@@ -86,7 +86,8 @@ class TextMatch:
 def check_size(key: str, texts: Sequence[str], n_tokens: int) -> None:
     """`InputError`, which the setting `key` begins, if tables would be larger than `MAX_TABLES`."""
     n_states = sum(len(text.encode()) for text in texts)
-    state_size = 5 * (n_tokens + 1) + 2 * 4 * 256  # moves and completes; what they are made from
+    # moves, completes and a bias, made from one another; the moves of bytes, twice
+    state_size = 16 * (n_tokens + 1) + 2 * (4 + 8) * 256
     if n_states * state_size > MAX_TABLES:
         raise InputError(
             f"{key}: the texts are too long together: {n_states:,} bytes, and with a vocabulary of"

@@ -118,7 +118,11 @@ class Windows:
         hidden = self._model.hidden(tokens, cache=self._cache)  # (B, W, C)
         if self._cache is not None:
             self._count(widths)
-        return self._model.logits(hidden.take_along_dim(last[:, :, None], dim=1)[:, 0])
+        logits = self._model.logits(hidden.take_along_dim(last[:, :, None], dim=1)[:, 0])
+        if not logits.isfinite().all():
+            kind = str(logits.dtype).removeprefix("torch.")
+            raise InputError(f"dtype={kind}: the model's numbers leave its range; use another")
+        return logits
 
     def _move(self, ended: Tensor) -> None:
         """Move the windows that are full, and read them anew as far as the newest token."""

@@ -3,6 +3,7 @@
 All of them together, against plain Python, are in tests/laws/test_law_02_cache_controls.py.
 """
 
+import copy
 import math
 from dataclasses import replace
 
@@ -154,3 +155,21 @@ def test_transformers_means_the_same(
     expected = theirs.NoRepeatNGramLogitsProcessor(n)(row, logits[None].clone())
     got = adjusted(logits, prompt, new, no_repeat_ngram=n)
     assert got[:END].tolist() == expected[0, :END].tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_controls_take_logits_of_every_arithmetic(
+    bpe: tuple[GPT, Decoding], dtype: torch.dtype
+) -> None:
+    sampling = Sampling(
+        logit_bias=((" the", 2.0),),
+        repetition_penalty=1.3,
+        presence_penalty=0.3,
+        no_repeat_ngram=2,
+    )
+    decoding = replace(bpe[1], max_new_tokens=20, sampling=sampling)
+    result = generate(copy.deepcopy(bpe[0]).to(dtype), [[0], [1, 2]], decoding, seed=0)[0]
+    assert len(result.ids) == 20
+    assert len(set(zip(result.ids, result.ids[1:], strict=False))) == 19
+    logits = torch.full((1, decoding.vocab_size), 0.1, dtype=dtype)
+    assert adjust(logits, controls_in_use(decoding, [[0]], CPU)).dtype == torch.float32

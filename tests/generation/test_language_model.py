@@ -7,8 +7,10 @@ import typing
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
+import torch
 
 import generate
 import minigpt
@@ -16,6 +18,7 @@ from minigpt.command_line import run
 from minigpt.errors import InputError
 from minigpt.generation.config import Controls, GenerateConfig
 from minigpt.generation.language_model import LanguageModel
+from minigpt.generation.prompts import Prompt
 from minigpt.settings import settings
 
 #: With a value that changes the text, for each control that can.
@@ -121,6 +124,26 @@ def test_what_is_wrong_is_said_at_once(
             call("Once", **controls)  # type: ignore[arg-type]
 
 
+def test_what_is_no_text_is_said(model: LanguageModel) -> None:
+    for wrong in (5, None, b"Once", ["Once", 5]):
+        with pytest.raises(InputError, match="must be text, this is"):
+            model.generate(wrong)  # type: ignore[arg-type]
+    for call in (model.stream, model.logprobs):
+        with pytest.raises(InputError, match="must be text, this is list"):
+            call(["Once"])  # type: ignore[arg-type]
+    for sample in (-1, 2.5):
+        with pytest.raises(InputError, match=f"sample={sample}: must be"):
+            model.stream("Once", sample=sample)  # type: ignore[arg-type]
+
+
+def test_numbers_that_leave_the_range_of_the_arithmetic_are_said(model: LanguageModel) -> None:
+    model.model.half()
+    with torch.no_grad():
+        cast("torch.nn.LayerNorm", model.model.norm).weight.fill_(6e4)
+    with pytest.raises(InputError, match="dtype=float16: the model's numbers leave its range"):
+        model.generate("Once", temperature=0)
+
+
 def test_a_stream_is_one_sample(model: LanguageModel) -> None:
     with pytest.raises(InputError, match="a stream is one sample"):
         model.stream("Once", num_samples=2)
@@ -141,6 +164,33 @@ def test_notices_are_warnings(model: LanguageModel) -> None:
         model.generate(["a", "ab" * 40, "b" * 40], max_new_tokens=0)
     with pytest.warns(UserWarning, match="past the context"):
         "".join(model.stream("ab", max_new_tokens=40, logit_bias_ids={256: float("-inf")}))
+
+
+def test_a_notice_points_at_the_line_that_asked(model: LanguageModel) -> None:
+    with pytest.warns(UserWarning, match="the last part is used") as caught:
+        model.generate("ab" * 40, max_new_tokens=0)
+    with pytest.warns(UserWarning, match="past the context") as also_caught:
+        "".join(model.stream("a", max_new_tokens=40, min_new_tokens=40))
+    assert {each.filename for each in (*caught, *also_caught)} == {__file__}
+
+
+def test_a_prompt_that_fills_the_context_is_used_whole(model: LanguageModel) -> None:
+    with warnings.catch_warnings(action="error"):
+        model.generate("a" * 16, start_of_document=False, max_new_tokens=0)
+        "".join(model.stream("a" * 16, start_of_document=False, max_new_tokens=0))
+
+
+def test_two_documents_are_several(checkpoint: Callable[..., Path]) -> None:
+    model = minigpt.load(checkpoint(documents=2))
+    given = model.generate("a", seed=1, max_new_tokens=9)[0].ids
+    asked = model.generate("a", seed=1, max_new_tokens=9, start_of_document=True)[0].ids
+    assert given == asked
+
+
+def test_a_great_many_samples_are_not_made_before_the_first_is_given(model: LanguageModel) -> None:
+    config = GenerateConfig(num_samples=10**12, max_new_tokens=1, seed=1)
+    samples = model.samples([Prompt("a", config, 1)])
+    assert [next(samples).sample for _ in range(200)] == list(range(200))
 
 
 def test_short_texts_have_no_tokens_to_be_probable(model: LanguageModel) -> None:

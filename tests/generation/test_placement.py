@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from minigpt.config import ModelConfig
 from minigpt.errors import InputError
-from minigpt.generation.placement import find_device, find_dtype
+from minigpt.generation.placement import find_device, find_dtype, rows_that_fit
+from minigpt.model.gpt import GPT
 
 
 def test_what_is_asked_for_is_taken() -> None:
@@ -34,3 +36,15 @@ def test_a_cpu_and_an_old_gpu_compute_in_float32(monkeypatch: pytest.MonkeyPatch
 def test_float64_is_refused_where_it_does_not_exist() -> None:
     with pytest.raises(InputError, match="dtype=float64"):
         find_dtype("float64", torch.device("mps"))
+
+
+def test_as_many_rows_as_memory_has_room_for() -> None:
+    def rows(n_embd: int, block_size: int) -> int:
+        config = ModelConfig(n_layer=12, n_head=1, n_embd=n_embd, block_size=block_size)
+        with torch.device("meta"):
+            return rows_that_fit(GPT(config, 50257))
+
+    assert rows(8, 8) == 64
+    # keys and values of a row: 2 * 12 * 768 * 1024 * 4 bytes, and four times the logits
+    assert rows(768, 1024) == 2**30 // (2 * 12 * 768 * 1024 * 4 + 16 * 50257)
+    assert rows(768, 10**6) == 1

@@ -6,13 +6,14 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from minigpt.config import TokenizerConfig
 from minigpt.data.tokenizer import train_tokenizer
 from minigpt.errors import InputError
-from minigpt.generation.config import Controls, GenerateConfig
-from minigpt.generation.prompts import Prompt, prompt_ids, read_prompts, seeded, with_controls
+from minigpt.generation.config import Controls, GenerateConfig, with_controls
+from minigpt.generation.prompts import Prompt, prompt_ids, read_prompts, seeded
 
 
 def read(*prompts: str, file: object = "", form: str = "line") -> list[str]:
@@ -107,32 +108,47 @@ def test_a_line_of_json_has_a_name_and_settings_of_its_own(tmp_path: Path) -> No
     first, second = read_prompts(config)
     assert first == Prompt("Once", config, 1)
     assert (second.text, second.id) == ("床\n", "b")
-    assert (second.config.temperature, second.config.seed) == (0, None)
+    assert second.config.temperature == 0
+    assert second.config.seed not in (3, None)  # null is a fresh one
     assert (second.config.stop, second.config.stop_ids) == ([".", "\n"], ["3"])
     assert second.config.logit_bias == [" the=-1.5", "a=b=-inf"]
-    assert second.config.logit_bias_ids == ["7=2"]
+    assert second.config.logit_bias_ids == ["7=2.0"]
     assert config.temperature == 0.7
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        ({"prompt": "a", "id": None}, "'id' must be a string or a number, this is null"),
+        ({"prompt": "a", "id": [1]}, "'id' must be a string or a number, this is an array"),
+        ({"prompt": "a", "id": True}, "'id' must be a string or a number, this is a boolean"),
+        ('{"prompt": "a", "id": NaN}', "'id' must be a string or a number, this is a number"),
+        ('{"prompt": "a", "id": "\\ud800"}', "'id' has half of a surrogate pair"),
         ("{", "not JSON"),
+        ("[" * 100_000, "not JSON that can be read: nested too deeply"),
         ("[1]", "a JSON object is needed, this is an array"),
         ({"text": "a"}, "no field 'prompt'; there are: text"),
         ({"prompt": 1}, "must be a string, this is a number"),
         ({"prompt": "a", "tempature": 1}, "unknown setting tempature; the nearest is temperature"),
         ({"prompt": "a", "output": "x"}, "output: holds for all prompts"),
         ({"prompt": "a", "temperature": -1}, "temperature=-1: must be"),
-        ({"prompt": "a", "temperature": "hot"}, "temperature=hot: must be"),
+        ({"prompt": "a", "temperature": "0.5"}, 'temperature="0.5": is text, must be float'),
         ({"prompt": "a", "top_k": 2.5}, "top_k=2.5: must be"),
         ({"prompt": "a", "top_k": True}, "top_k=true: must be"),
         ({"prompt": "a", "stop": [""]}, "stop=: must be"),
-        ({"prompt": "a", "stop": "."}, "stop=.: must be"),
-        ({"prompt": "a", "stop": None}, "stop=null: must be"),
+        ({"prompt": "a", "stop": "."}, "stop='.': must be a list of texts"),
+        ({"prompt": "a", "stop": None}, "stop=None: must be a list of texts"),
+        ({"prompt": "a", "stop": {"x": 1}}, "stop={'x': 1}: must be a list of texts"),
+        ({"prompt": "a", "stop": [["x"]]}, "stop=[['x']]: must be a list of texts"),
+        ({"prompt": "a", "stop_ids": [1.5]}, "stop_ids=[1.5]: must be a list of token ids"),
+        ({"prompt": "a", "stop_ids": [True]}, "stop_ids=[True]: must be a list of token ids"),
+        ({"prompt": "a", "logit_bias": [" x=1"]}, "logit_bias=[' x=1']: must map texts to biases"),
+        ({"prompt": "a", "logit_bias": {"x": "2"}}, "logit_bias={'x': '2'}: must map texts to"),
+        ({"prompt": "a", "logit_bias_ids": {"x": 2}}, "logit_bias_ids={'x': 2}: must map token"),
+        ({"prompt": "a", "logit_bias": {"x": -101}}, "logit_bias=x=-101.0: a bias must be from"),
         ({"prompt": "a", "stop_ids": [-1]}, "stop_ids=-1: must be"),
-        ({"prompt": "a", "logit_bias": {"": 1}}, "logit_bias==1: must be"),
-        ({"prompt": "a", "logit_bias": {"x": 101}}, "logit_bias=x=101: must be"),
+        ({"prompt": "a", "logit_bias": {"": 1}}, "logit_bias==1.0: must be"),
+        ({"prompt": "a", "logit_bias": {"x": 101}}, "logit_bias=x=101.0: a bias must be"),
         ({"prompt": "a", "min_new_tokens": 9, "max_new_tokens": 8}, "must be at most"),
     ],
 )
@@ -152,7 +168,20 @@ def test_a_file_of_blank_lines_has_no_prompt(tmp_path: Path) -> None:
 def test_every_control_is_a_setting_with_the_same_default() -> None:
     defaults = GenerateConfig()
     for name in Controls.__annotations__:
-        assert with_controls(defaults, {name: getattr(defaults, name)}) == defaults
+        default = {} if name.startswith("logit_bias") else getattr(defaults, name)
+        assert with_controls(defaults, {name: default}) == defaults
+
+
+def test_small_biases_and_numbers_of_other_libraries_are_taken() -> None:
+    controls = {"logit_bias": {"a=b": 1e-5, "c": np.float32(2)}, "stop_ids": (np.int64(3), 4)}
+    config = with_controls(GenerateConfig(), controls)
+    assert config.logit_bias == ["a=b=1e-05", "c=2.0"]
+    assert config.stop_ids == ["3", "4"]
+
+
+def test_a_format_without_a_file_is_refused() -> None:
+    with pytest.raises(InputError, match="prompt_format=jsonl: is for a prompt_file"):
+        read("Once", form="jsonl")
 
 
 def test_a_fresh_seed_is_taken_only_where_there_is_none() -> None:

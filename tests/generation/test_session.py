@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import io
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from minigpt.generation.continuation import Continuation
 from minigpt.generation.language_model import LanguageModel
 from minigpt.generation.prompts import Prompt
 from minigpt.generation.session import SETTABLE, converse
+from minigpt.generation.show import show_streamed
 from minigpt.model.gpt import GPT
 from minigpt.output import say
 
@@ -77,8 +78,10 @@ class Interrupted(LanguageModel):
 
     after = 3
 
-    def write(self, prompt: Prompt, sample: int = 0) -> tuple[Continuation, Iterator[str]]:
-        continuation, pieces = super().write(prompt, sample)
+    def write(
+        self, prompt: Prompt, sample: int = 0, say: Callable[[str], None] | None = None
+    ) -> tuple[Continuation, Iterator[str]]:
+        continuation, pieces = super().write(prompt, sample, say)
         return continuation, self._until(pieces)
 
     def _until(self, pieces: Iterator[str]) -> Iterator[str]:
@@ -283,6 +286,12 @@ def test_a_notice_comes_after_the_text_and_once() -> None:
     assert shown.err.count("past the context") == 1
     assert shown.err.count("the last part is used") == 1
     assert shown.out.startswith(text_of(long, max_new_tokens=40))
+    both = io.StringIO()
+    with contextlib.redirect_stdout(both), contextlib.redirect_stderr(both):
+        prompt = Prompt(long, GenerateConfig(seed=1, max_new_tokens=40), 1)
+        show_streamed(language_model(), prompt)
+    text, notice = text_of(long, max_new_tokens=40), "the prompt has"
+    assert both.getvalue().startswith(text + notice)
 
 
 def test_ctrl_c_stops_a_sample_and_the_session_goes_on() -> None:

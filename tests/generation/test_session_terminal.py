@@ -18,14 +18,16 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 # A stand-in whose samples are endless.
 AT_A_TERMINAL = """
-    import sys, time
+    import signal, sys, time
     from itertools import count
     from types import SimpleNamespace
     from minigpt.command_line import run
     from minigpt.generation.config import GenerateConfig
     from minigpt.generation.session import converse
 
-    def write(prompt, sample):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
+
+    def write(prompt, sample, say):
         def pieces():
             for number in count():
                 yield f"<{number}>"

@@ -147,7 +147,7 @@ def test_tables_made_a_row_at_a_time_are_those_made_at_once(
 def test_texts_too_long_for_the_memory_are_refused_and_as_long_as_fit_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(text_match, "MAX_TABLES", 3 * (5 * 2 + 2048))
+    monkeypatch.setattr(text_match, "MAX_TABLES", 3 * (16 * 2 + 6144))
     text_match.check_size("stop", ["aé"], 1)
     refusal = (
         "stop: the texts are too long together: 4 bytes,"
