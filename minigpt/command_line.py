@@ -73,7 +73,9 @@ def ended_at_once() -> Generator[None, None, None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread can set handlers
         return
-    previous = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    watched = (signal.SIGINT, signal.SIGTERM)
+    heeded = [number for number in watched if signal.getsignal(number) != signal.SIG_IGN]
+    previous = {number: signal.signal(number, end) for number in heeded}
     try:
         yield
     finally:

@@ -421,3 +421,26 @@ def test_nothing_is_left_in_the_folder_it_was_started_in(
     assert out == b""
     assert err.startswith(b"error: temperature=warm: must be float, at least 0 and at most 10000")
     assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_where_nothing_can_be_lost_a_signal_ends_the_process_at_once() -> None:
+    code = (
+        "import os, signal\n"
+        "from minigpt.command_line import ended_at_once\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "with ended_at_once():\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)  # ignored, as the caller wants it\n"
+        "assert signal.getsignal(signal.SIGINT) == signal.default_int_handler\n"
+        "with ended_at_once():\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    except BaseException:\n"
+        "        pass  # what swallows exceptions does not matter\n"
+        "print('not reached')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped\n")
