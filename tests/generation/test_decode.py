@@ -103,7 +103,9 @@ def test_no_prompts_give_no_results(gpt: GPT) -> None:
     assert generate(gpt, [], decoding(4), seed=0) == []
 
 
-def read_by(gpt: GPT, prompts: list[list[int]], settings: Decoding) -> list[tuple[int, int]]:
+def read_by(
+    gpt: GPT, prompts: list[list[int]], settings: Decoding, batch_size: int = 9
+) -> list[tuple[int, int]]:
     """Rows and columns of each forward pass; a step reads a column."""
     sizes: list[tuple[int, int]] = []
     real_step, real_hidden = TokenStep.__call__, GPT.hidden
@@ -119,7 +121,7 @@ def read_by(gpt: GPT, prompts: list[list[int]], settings: Decoding) -> list[tupl
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TokenStep, "__call__", step)
         patch.setattr(GPT, "hidden", hidden)
-        generate(gpt, prompts, settings, seed=0)
+        generate(gpt, prompts, settings, seed=0, batch_size=batch_size)
     return sizes
 
 
@@ -128,6 +130,11 @@ def test_a_prefill_then_one_token_a_step_then_a_window_every_stride(gpt: GPT) ->
     # the window of 9 tokens starts at 2 and has 6 before the newest, as those of 11 and 13 have
     expected = [(1, 3), *[step] * 5, (1, 6), *[step] * 2, (1, 6), *[step] * 2, (1, 6), step]
     assert read_by(gpt, [[1, 2, 3]], decoding(11)) == expected
+
+
+def test_prompts_of_like_length_run_together(gpt: GPT) -> None:
+    prompts = [[1] * n for n in (5, 1, 2, 6)]
+    assert read_by(gpt, prompts, decoding(1), batch_size=2) == [(2, 2), (2, 6)]
 
 
 def test_only_the_window_that_moves_is_read_anew(gpt: GPT) -> None:
@@ -212,6 +219,18 @@ def test_a_stride_beyond_the_context_is_refused(gpt: GPT) -> None:
 def test_every_dtype_decodes(gpt: GPT, dtype: torch.dtype) -> None:
     results = generate(gpt.to(dtype), [[1], [2, 3, 4]], decoding(12, sampling=Sampling()), seed=0)
     assert [len(result.ids) for result in results] == [12, 12]
+
+
+def test_what_is_compiled_is_the_step(gpt: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[object] = []
+
+    def compiler(function: object, **named: object) -> object:
+        compiled.append((type(function), named))
+        return function
+
+    monkeypatch.setattr(torch, "compile", compiler)
+    generate(gpt, [[1]], replace(decoding(3), compile_step=True), seed=0)
+    assert compiled == [(TokenStep, {"dynamic": True})]
 
 
 @pytest.mark.slow

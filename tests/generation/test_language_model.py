@@ -6,6 +6,7 @@ import sys
 import typing
 import warnings
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import cast
 
@@ -16,6 +17,7 @@ import generate
 import minigpt
 from minigpt.command_line import run
 from minigpt.errors import InputError
+from minigpt.generation import decode
 from minigpt.generation.config import Controls, GenerateConfig
 from minigpt.generation.language_model import LanguageModel
 from minigpt.generation.prompts import Prompt
@@ -83,6 +85,15 @@ def test_each_control_gives_what_the_command_gives(
     for sample, line in zip(samples, lines, strict=True):
         for field in ("id", "prompt", "sample", "text", "ids", "logprobs", "reason", "seed"):
             assert getattr(sample, field) == line[field]
+
+
+def test_the_rate_is_of_a_samples_own_tokens(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = count(0.0, 4.0)  # four pass between two looks at the clock
+    monkeypatch.setattr(decode.time, "perf_counter", lambda: next(seconds))
+    samples = model.generate(["a", "b"], seed=1, max_new_tokens=10, num_samples=2)
+    assert [each.tokens_per_second for each in samples] == [len(each.ids) / 4 for each in samples]
 
 
 def test_a_prompt_and_several(model: LanguageModel) -> None:
