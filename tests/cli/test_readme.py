@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,19 @@ def test_the_files_that_are_linked_exist() -> None:
         text = (PROJECT / page).read_text(encoding="utf-8")
         for link in re.findall(r"\]\(([^)#:]+)\)", text):
             assert ((PROJECT / page).parent / link).exists(), (page, link)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/generation.md"])
+@pytest.mark.filterwarnings("ignore::UserWarning")  # a small context
+def test_the_python_that_is_shown_runs(
+    page: str,
+    checkpoint: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(checkpoint("runs/a/checkpoints/best.ckpt").parents[3])
+    Path("runs", "latest").symlink_to("a")
+    text = (PROJECT / page).read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(code, {})  # noqa: S102  it is the page's own
+    assert len(capsys.readouterr().out) > 40

@@ -1,6 +1,10 @@
 """Law 10, of generation: the seed and a sample's number fix its text, and nothing else does."""
 
+from dataclasses import replace
+
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from minigpt.config import ModelConfig
 from minigpt.generation.decode import Decoding, generate
@@ -16,6 +20,9 @@ def model() -> GPT:
     torch.manual_seed(0)
     config = ModelConfig(n_layer=1, n_head=2, n_embd=16, block_size=16)
     return GPT(config, END + 1).double().eval()
+
+
+MODEL = model()
 
 
 def ids(gpt: GPT, seed: int, num_samples: int = 1, batch_size: int = 32) -> list[list[int]]:
@@ -66,6 +73,38 @@ def test_a_longer_text_begins_with_the_shorter_one() -> None:
     long = generate(gpt, PROMPTS[:1], ever, seed=1)[0].ids
     assert len(long) == 300
     assert long[:9] == generate(gpt, PROMPTS[:1], short, seed=1)[0].ids
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    sampling=st.builds(
+        Sampling,
+        repetition_penalty=st.sampled_from([1.0, 1.3]),
+        frequency_penalty=st.sampled_from([0.0, 0.5]),
+        no_repeat_ngram=st.none() | st.integers(1, 3),
+        temperature=st.sampled_from([0.5, 1.0, 2.0]),
+        top_k=st.none() | st.integers(1, END + 1),
+        top_p=st.none() | st.sampled_from([0.5, 0.9]),
+        min_p=st.none() | st.sampled_from([0.05, 0.5]),
+    ),
+    prompts=st.lists(
+        st.lists(st.integers(0, END), min_size=1, max_size=48), min_size=1, max_size=4
+    ),
+    seed=st.integers(0, 2**32 - 1),
+    batch_size=st.integers(1, 9),
+    num_samples=st.integers(1, 3),
+)
+def test_whatever_the_controls_a_sample_is_that_of_its_seed_and_number(
+    sampling: Sampling, prompts: list[list[int]], seed: int, batch_size: int, num_samples: int
+) -> None:
+    decoding = replace(DECODING, sampling=sampling)
+    together = generate(
+        MODEL, prompts, decoding, seed=seed, num_samples=num_samples, batch_size=batch_size
+    )
+    for number, prompt in enumerate(prompts):
+        alone = generate(MODEL, [prompt], decoding, seed=seed, num_samples=3)
+        for sample in range(num_samples):
+            assert together[number * num_samples + sample].ids == alone[sample].ids
 
 
 def test_greedy_does_not_depend_on_the_seed() -> None:
