@@ -96,8 +96,7 @@ class TextBias:
 
     def adjust(self, logits: Tensor) -> Tensor:
         """Add the biases of the texts that each token would complete."""
-        bias = F.embedding_bag(self._states, self._table, mode="sum")
-        return logits + bias[:, : logits.size(1)]
+        return logits + F.embedding_bag(self._states, self._table, mode="sum")
 
     def append(self, ids: Tensor) -> None:
         """Follow the texts."""
@@ -196,7 +195,7 @@ class Ends:
         """The logits (B, V) with nothing left that would end a row."""
         ends = self._ends[:-1]
         if self._match is not None:
-            ends = ends | self._match.completing(self._states).any(1)[:, : logits.size(1)]
+            ends = ends | self._match.completing(self._states).any(1)
         return logits.masked_fill(ends, -torch.inf)
 
     def append(self, ids: Tensor) -> None:
