@@ -16,13 +16,14 @@ import traceback
 from collections.abc import Callable, Generator
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar, cast
 
 from minigpt.arguments import Arguments, check_single, read_arguments, sweep
 from minigpt.composition import compose_presets, keys_of_preset
 from minigpt.config import check
 from minigpt.errors import InputError, RunError
 from minigpt.help import help_text
+from minigpt.output import write_output
 from minigpt.run_folder import check_run_dir, create_run_folder, expanded, shown_command
 from minigpt.settings import read_value, set_value, settings
 from minigpt.sweep import Job, sweep_table
@@ -42,20 +43,37 @@ def run(
     `config_name` is a file of `conf/`; `argv` is the command line without the command itself.
     """
     argv = sys.argv[1:] if argv is None else argv
-    _open_what_is_closed()
+    if sys.stdin is None:
+        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115  for the whole run
     previous = signal.signal(signal.SIGTERM, _terminate)
+    beside = cast("TextIO", _Beside(sys.stderr))
     try:
-        return _with_status(lambda: _run(main, schema, config_name, argv))[0]
+        with contextlib.redirect_stderr(beside):
+            return _with_status(lambda: _run(main, schema, config_name, argv))[0]
     finally:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _open_what_is_closed() -> None:
-    """Give the process an empty standard input and a silent standard error where it has none."""
-    if sys.stdin is None:
-        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115  for the whole run
-    if sys.stderr is None:
-        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+class _Beside:
+    """Standard error: what is said there beside the work never ends it.
+
+    It may be closed, its reader may have gone, its disk may be full.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 @contextlib.contextmanager
@@ -92,7 +110,7 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 def _run(main: Main[Schema], schema: type[Schema], config_name: str, argv: list[str]) -> int | None:
     if "-h" in argv or "--help" in argv:
-        sys.stdout.write(help_text(schema, config_name))
+        write_output("", help_text(schema, config_name))
         return REACHED
     arguments = read_arguments(argv, schema, config_name)
     if arguments.multirun:
@@ -189,7 +207,8 @@ def _with_status(work: Callable[[], int | None]) -> tuple[int, str]:
     """Do the work; its status and, if it did not reach its end, why: a line on stderr too."""
     try:
         status = work()
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         _say("stopped")
         return INTERRUPTED, ""

@@ -16,8 +16,7 @@ def prepare_standard_output() -> None:
 
     Raises `RunError` where it is closed.
     """
-    if sys.stdout is None:
-        raise RunError("standard output is closed")
+    _check_open()
     if not isinstance(sys.stdout, io.TextIOWrapper):
         return
     if sys.stdout.isatty():
@@ -74,7 +73,13 @@ def opened_output(output: str) -> Generator[Callable[[str], object], None, None]
         raise RunError(f"cannot write {output}: {error.strerror}") from error
 
 
+def _check_open() -> None:
+    if sys.stdout is None:
+        raise RunError("standard output is closed")
+
+
 def _write_and_flush(text: str) -> None:
+    _check_open()
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

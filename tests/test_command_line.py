@@ -444,3 +444,34 @@ def test_where_nothing_can_be_lost_a_signal_ends_the_process_at_once() -> None:
         cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped\n")
+
+
+@pytest.mark.parametrize("broken", ["2>/dev/full", "2>&-", "2> >(exec true)"])
+def test_a_standard_error_that_takes_nothing_ends_no_work(broken: str) -> None:
+    code = (
+        "import sys, time\n"
+        "from minigpt.command_line import run\n"
+        "from minigpt.generation.config import GenerateConfig\n"
+        "def main(config, named):\n"
+        "    for _ in range(9):\n"
+        "        sys.stderr.write('beside the work\\n' * 1000)\n"
+        "        sys.stderr.flush()\n"
+        "    print('done')\n"
+        "sys.exit(run(main, GenerateConfig, 'generate', []))\n"
+    )
+    done = subprocess.run(
+        ["/bin/bash", "-c", f'"$0" -c "$1" {broken}', sys.executable, code],
+        cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "done\n")
+
+
+def test_a_closed_standard_output_ends_no_work_that_writes_nothing_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def main(_config: GenerateConfig, _named: frozenset[str]) -> None:
+        assert sys.stdout is None
+
+    monkeypatch.setattr(sys, "stdout", None)
+    assert run(main, GenerateConfig, "generate", []) == 0
+    assert run(main, GenerateConfig, "generate", ["--help"]) == 1

@@ -163,6 +163,15 @@ def test_each_line_of_json_has_its_own_settings(command: Command, tmp_path: Path
     assert headings[0] == "--- prompt first, sample 1"
 
 
+def test_a_line_whose_settings_do_not_fit_the_model_is_named(
+    command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "p.jsonl").write_text('\n{"prompt": "a"}\n\n{"prompt": "b", "stop_ids": [5000]}\n')
+    shown = command("prompt_file=p.jsonl", "prompt_format=jsonl")
+    assert (shown.status, shown.out) == (2, "")
+    assert "p.jsonl, line 4: stop_ids=5000: the model has tokens 0 to 256" in shown.err
+
+
 def test_thousands_of_prompts_come_out_in_order_and_are_counted(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +283,8 @@ def test_the_newest_run_is_used_where_none_is_named(
         (["logit_bias==1"], "logit_bias==1: must be"),
         (["logit_bias=a=inf"], "logit_bias=a=inf: must be"),
         (["logit_bias=a\udcff=1"], "logit_bias: not UTF-8"),
+        (["logit_bias=a=101"], "logit_bias=a=101: a bias must be from -100 to 100"),
+        (["batch_size=1000000000000000000000"], "batch_size"),
         (["logit_bias_ids=a=1"], "logit_bias_ids=a=1: must be"),
         (["logit_bias_ids=257=1"], "logit_bias_ids=257: the model has tokens 0 to 256"),
         (["stop="], "stop=: must be"),

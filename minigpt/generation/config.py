@@ -6,6 +6,7 @@ logits, temperature divides them, then `top_k`, `top_p` and `min_p` each leave f
 
 import dataclasses
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -114,8 +115,9 @@ class GenerateConfig:
     )  # fmt: skip
     compile: bool = setting(False, "compile the step; slow to start, and no faster on a CPU")
     batch_size: int | None = setting(
-        None, "most samples generated side by side; by the memory they take if null", low=1
-    )
+        None, "most samples generated side by side; by the memory they take if null",
+        low=1, high=100_000,
+    )  # fmt: skip
 
 
 class Controls(TypedDict, total=False):
@@ -174,17 +176,18 @@ def _repeated(key: str, value: object) -> list[str]:
     """A control of several values as the command line gives it: a text each, or KEY=VALUE."""
     ids = key.endswith("_ids")
     kind, is_one = ("token ids", _is_id) if ids else ("texts", _is_text)
+    given = " ".join(reprlib.repr(value).split())
     if key.startswith("stop"):
         if isinstance(value, Sequence) and not isinstance(value, str):
             items = cast("Sequence[object]", value)
             if all(map(is_one, items)):
                 return [str(item) for item in items]
-        raise InputError(f"{key}={value!r}: must be a list of {kind}")
+        raise InputError(f"{key}={given}: must be a list of {kind}")
     if isinstance(value, Mapping):
         biases = cast("Mapping[object, object]", value)
         if all(map(is_one, biases)) and all(map(_is_bias, biases.values())):
             return [f"{each}={float(cast('float', bias))}" for each, bias in biases.items()]
-    raise InputError(f"{key}={value!r}: must map {kind} to biases, numbers or -inf")
+    raise InputError(f"{key}={given}: must map {kind} to biases, -100 to 100 or -inf")
 
 
 def _is_text(value: object) -> bool:
@@ -200,7 +203,11 @@ def _is_id(value: object) -> bool:
 def _is_bias(value: object) -> bool:
     # JSON has no infinity
     is_number = isinstance(value, Real) and value is not True and value is not False
-    return is_number or value == "-inf"
+    return value == "-inf" or (is_number and _in_range(cast("float", value)))
+
+
+def _in_range(bias: float) -> bool:
+    return abs(bias) <= 100 or bias == -math.inf
 
 
 def check_controls(config: GenerateConfig) -> None:
@@ -211,8 +218,7 @@ def check_controls(config: GenerateConfig) -> None:
             check_text(text, key)
     for key in ("logit_bias", "logit_bias_ids"):
         for text in getattr(config, key):
-            bias = key_and_bias(text)[1]
-            if abs(bias) > 100 and bias != -math.inf:
+            if not _in_range(key_and_bias(text)[1]):
                 raise InputError(f"{key}={text}: a bias must be from -100 to 100, or -inf")
     if config.min_new_tokens > config.max_new_tokens:
         raise InputError(

@@ -17,7 +17,7 @@ from torch import Tensor
 from minigpt.generation.continuation import NO_TOKEN, Continuation
 from minigpt.generation.controls import Control, Ends, controls_in_use
 from minigpt.generation.sampling import Sampling, Uniforms, sample_token
-from minigpt.generation.windows import Windows
+from minigpt.generation.windows import Windows, check_finite
 from minigpt.model.gpt import GPT
 
 #: Steps between looks at whether every row has ended: looking waits for a device that is not a CPU.
@@ -200,8 +200,11 @@ def decode(
         for each in (*controls, ends):
             each.append(ids)
         yield Step(ids, logprobs_of(logits, ids) if decoding.logprobs else None)
-        if step % look_every == 0 and ends.ended.all():
-            return
+        if step % look_every == 0:
+            if logits.dtype == torch.float16:  # the others have the range of float32
+                check_finite(logits)
+            if ends.ended.all():
+                return
 
 
 def adjust(logits: Tensor, controls: Sequence[Control]) -> Tensor:

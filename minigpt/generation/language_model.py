@@ -149,7 +149,10 @@ class LanguageModel:
         `done` is told how many were finished after each batch. Raises `InputError` before the
         first is begun.
         """
-        ids = [self._ids(prompt, f"prompt {i}") for i, prompt in enumerate(prompts, start=1)]
+        ids = [
+            self._ids(prompt, prompt.where or f"prompt {i}")
+            for i, prompt in enumerate(prompts, start=1)
+        ]
         long = [i for i, each in enumerate(ids, start=1) if len(each) > self.block_size]
         if len(long) > 1:
             first = f"the first of them prompt {long[0]}"
@@ -161,7 +164,12 @@ class LanguageModel:
     def _tasks(
         self, prompts: Sequence[Prompt], ids: Sequence[list[int]], *, logprobs: bool
     ) -> Iterator[_Task]:
-        decodings = [self.decoding(prompt.config, logprobs=logprobs) for prompt in prompts]
+        decodings: list[Decoding] = []
+        for prompt in prompts:
+            try:
+                decodings.append(self.decoding(prompt.config, logprobs=logprobs))
+            except InputError as error:
+                raise InputError(f"{prompt.where}{': ' * bool(prompt.where)}{error}") from error
         return (
             _Task(prompt, Row(tokens, _seed(prompt), sample), decoding)
             for prompt, tokens, decoding in zip(prompts, ids, decodings, strict=True)

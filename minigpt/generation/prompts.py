@@ -29,6 +29,7 @@ class Prompt:
     text: str
     config: GenerateConfig
     id: str | float
+    where: str = ""  # the file and line, where it has settings of its own
 
 
 def read_prompts(config: GenerateConfig) -> list[Prompt]:
@@ -102,13 +103,14 @@ def _json_prompts(text: str, config: GenerateConfig, first: int) -> Iterator[Pro
     file = _name(config.prompt_file)
     lines = [(number, line) for number, line in enumerate(_lines(text), start=1) if line.strip()]
     for prompt_number, (number, line) in enumerate(lines, first):
+        where = f"{file}, line {number}"
         try:
             record = json_object(line)
             prompt, name = json_text(record, "prompt"), _id(record, prompt_number)
             own = {key: value for key, value in record.items() if key not in ("prompt", "id")}
-            yield Prompt(prompt, seeded(with_controls(config, own)), name)
+            yield Prompt(prompt, seeded(with_controls(config, own)), name, where)
         except ValueError as error:
-            raise InputError(f"{file}, line {number}: {error}") from error
+            raise InputError(f"{where}: {error}") from error
 
 
 def _id(record: dict[str, object], number: int) -> str | float:
@@ -116,7 +118,7 @@ def _id(record: dict[str, object], number: int) -> str | float:
     name = record.get("id", number)
     if isinstance(name, str):
         return json_text(record, "id")
-    if type(name) not in (int, float) or not math.isfinite(cast("float", name)):
+    if type(name) not in (int, float) or name in (math.inf, -math.inf) or name != name:  # noqa: PLR0124
         raise ValueError(f"the field 'id' must be a string or a number, this is {json_kind(name)}")
     return cast("float", name)
 

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from minigpt.generation.decode import Decoding
 
 
+#: Rows whose windows are read anew at a time: they are in memory twice.
+ROWS_READ_ANEW = 8
+
+
 def stride_of(context_stride: int | None, block_size: int) -> int:
     """How many tokens a window drops at a time; `InputError` if it would drop them all."""
     if context_stride is not None and context_stride > block_size:
@@ -38,6 +42,13 @@ def window_start(length: int, block_size: int, stride: int) -> int:
     tokens: a function of the row's own length only.
     """
     return max(0, -(-(length - block_size) // stride) * stride)
+
+
+def check_finite(logits: Tensor) -> None:
+    """Raise `InputError` where the model's arithmetic has left the range of its numbers."""
+    if not logits.isfinite().all():
+        kind = str(logits.dtype).removeprefix("torch.")
+        raise InputError(f"dtype={kind}: the model's numbers leave its range; use another")
 
 
 class Windows:
@@ -119,9 +130,7 @@ class Windows:
         if self._cache is not None:
             self._count(widths)
         logits = self._model.logits(hidden.take_along_dim(last[:, :, None], dim=1)[:, 0])
-        if not logits.isfinite().all():
-            kind = str(logits.dtype).removeprefix("torch.")
-            raise InputError(f"dtype={kind}: the model's numbers leave its range; use another")
+        check_finite(logits)
         return logits
 
     def _move(self, ended: Tensor) -> None:
@@ -135,11 +144,12 @@ class Windows:
         width = self._block_size - self._stride
         if moved:
             self._say_what_is_read()
-        if moved and width:
-            again = KVCache.for_model(self._model, len(moved), width)
-            self._model.hidden(self._recent[moved, -width - 1 : -1], cache=again)
-            self._cache.keys[:, moved, :, :width] = again.keys
-            self._cache.values[:, moved, :, :width] = again.values
+        for first in range(0, len(moved) if width else 0, ROWS_READ_ANEW):
+            rows = moved[first : first + ROWS_READ_ANEW]
+            again = KVCache.for_model(self._model, len(rows), width)
+            self._model.hidden(self._recent[rows, -width - 1 : -1], cache=again)
+            self._cache.keys[:, rows, :, :width] = again.keys
+            self._cache.values[:, rows, :, :width] = again.values
         held = [n + grown for n in self._held]
         for row in full:
             held[row] = 0 if over[row] else width

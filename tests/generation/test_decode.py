@@ -9,6 +9,7 @@ import torch
 from minigpt.config import ModelConfig
 from minigpt.errors import InputError
 from minigpt.generation import decode as decode_module
+from minigpt.generation import windows
 from minigpt.generation.continuation import Continuation
 from minigpt.generation.decode import Decoding, Row, decode, generate, stream
 from minigpt.generation.sampling import Sampling
@@ -142,6 +143,17 @@ def test_only_the_window_that_moves_is_read_anew(gpt: GPT) -> None:
     assert sizes == [(3, 3), *[(3, 1)] * 5, (1, 6), *[(3, 1)] * 2]
     sizes = read_by(gpt, [[1, 2, 3], [4], [5]], decoding(9))
     assert sizes[-2:] == [(3, 6), (3, 1)]  # all of them are full
+
+
+def test_of_many_windows_a_few_are_read_anew_at_a_time(
+    gpt: GPT, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [[i] for i in range(7)]
+    expected = [result.ids for result in generate(gpt, prompts, decoding(20), seed=0)]
+    monkeypatch.setattr(windows, "ROWS_READ_ANEW", 3)
+    sizes = read_by(gpt, prompts, decoding(9))
+    assert sizes == [(7, 1), *[(7, 1)] * 7, (3, 6), (3, 6), (1, 6), (7, 1)]
+    assert [result.ids for result in generate(gpt, prompts, decoding(20), seed=0)] == expected
 
 
 def test_with_the_whole_context_as_stride_nothing_is_read_anew(gpt: GPT) -> None:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -120,7 +120,7 @@ def test_without_a_seed_each_call_has_one_of_its_own(model: LanguageModel) -> No
         ({"stop": ["a", ""]}, "stop=: must be"),
         ({"stop_ids": [257]}, "stop_ids=257: the model has tokens 0 to 256"),
         ({"logit_bias_ids": {300: 1}}, "logit_bias_ids=300: the model has tokens 0 to 256"),
-        ({"logit_bias": {"a": float("nan")}}, "logit_bias=a=nan: must be"),
+        ({"logit_bias": {"a": float("nan")}}, "logit_bias={'a': nan}: must map texts to"),
         ({"stop": ["a" * 400_000]}, "stop: the texts are too long together"),
         ({"logit_bias": {"a" * 400_000: 1}}, "logit_bias: the texts are too long together"),
         ({"context_stride": 17}, "context_stride=17"),
@@ -153,6 +153,15 @@ def test_numbers_that_leave_the_range_of_the_arithmetic_are_said(model: Language
         cast("torch.nn.LayerNorm", model.model.norm).weight.fill_(6e4)
     with pytest.raises(InputError, match="dtype=float16: the model's numbers leave its range"):
         model.generate("Once", temperature=0)
+
+
+def test_so_are_those_of_a_later_token(model: LanguageModel) -> None:
+    model.model.half()
+    with torch.no_grad():
+        cast("torch.nn.Embedding", model.model.position).weight[9].fill_(6e4)
+        cast("Any", model.model.blocks[0]).attention.output.bias.fill_(1e4)  # together too large
+    with pytest.raises(InputError, match="dtype=float16: the model's numbers leave its range"):
+        model.generate("Once", temperature=0, min_new_tokens=12, max_new_tokens=12)
 
 
 def test_a_stream_is_one_sample(model: LanguageModel) -> None:

@@ -106,7 +106,7 @@ def test_a_line_of_json_has_a_name_and_settings_of_its_own(tmp_path: Path) -> No
          "logit_bias": {" the": -1.5, "a=b": "-inf"}, "logit_bias_ids": {"7": 2}, "seed": None},
     )  # fmt: skip
     first, second = read_prompts(config)
-    assert first == Prompt("Once", config, 1)
+    assert first == Prompt("Once", config, 1, f"{tmp_path / 'p.jsonl'}, line 1")
     assert (second.text, second.id) == ("床\n", "b")
     assert second.config.temperature == 0
     assert second.config.seed not in (3, None)  # null is a fresh one
@@ -124,6 +124,7 @@ def test_a_line_of_json_has_a_name_and_settings_of_its_own(tmp_path: Path) -> No
         ({"prompt": "a", "id": True}, "'id' must be a string or a number, this is a boolean"),
         ('{"prompt": "a", "id": NaN}', "'id' must be a string or a number, this is a number"),
         ('{"prompt": "a", "id": "\\ud800"}', "'id' has half of a surrogate pair"),
+        ({"prompt": "a", "logit_bias": {"x": 10**400}}, "must map texts to biases, -100 to 100"),
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON that can be read: nested too deeply"),
         ("[1]", "a JSON object is needed, this is an array"),
@@ -145,10 +146,10 @@ def test_a_line_of_json_has_a_name_and_settings_of_its_own(tmp_path: Path) -> No
         ({"prompt": "a", "logit_bias": [" x=1"]}, "logit_bias=[' x=1']: must map texts to biases"),
         ({"prompt": "a", "logit_bias": {"x": "2"}}, "logit_bias={'x': '2'}: must map texts to"),
         ({"prompt": "a", "logit_bias_ids": {"x": 2}}, "logit_bias_ids={'x': 2}: must map token"),
-        ({"prompt": "a", "logit_bias": {"x": -101}}, "logit_bias=x=-101.0: a bias must be from"),
+        ({"prompt": "a", "logit_bias": {"x": -101}}, "logit_bias={'x': -101}: must map texts"),
         ({"prompt": "a", "stop_ids": [-1]}, "stop_ids=-1: must be"),
         ({"prompt": "a", "logit_bias": {"": 1}}, "logit_bias==1.0: must be"),
-        ({"prompt": "a", "logit_bias": {"x": 101}}, "logit_bias=x=101.0: a bias must be"),
+        ({"prompt": "a", "logit_bias": {"x": 101}}, "logit_bias={'x': 101}: must map texts"),
         ({"prompt": "a", "min_new_tokens": 9, "max_new_tokens": 8}, "must be at most"),
     ],
 )
