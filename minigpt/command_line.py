@@ -11,7 +11,6 @@ import os
 import shlex
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -88,9 +87,6 @@ def ended_at_once() -> Generator[None, None, None]:
         _say("stopped")
         os._exit(128 + number)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread can set handlers
-        return
     watched = (signal.SIGINT, signal.SIGTERM)
     heeded = [number for number in watched if signal.getsignal(number) != signal.SIG_IGN]
     previous = {number: signal.signal(number, end) for number in heeded}
