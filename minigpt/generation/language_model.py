@@ -164,12 +164,15 @@ class LanguageModel:
     def _tasks(
         self, prompts: Sequence[Prompt], ids: Sequence[list[int]], *, logprobs: bool
     ) -> Iterator[_Task]:
+        """All samples in order; `InputError` for settings that do not fit the model."""
         decodings: list[Decoding] = []
         for prompt in prompts:
             try:
                 decodings.append(self.decoding(prompt.config, logprobs=logprobs))
             except InputError as error:
-                raise InputError(f"{prompt.where}{': ' * bool(prompt.where)}{error}") from error
+                if not prompt.where:
+                    raise
+                raise InputError(f"{prompt.where}: {error}") from error
         return (
             _Task(prompt, Row(tokens, _seed(prompt), sample), decoding)
             for prompt, tokens, decoding in zip(prompts, ids, decodings, strict=True)
