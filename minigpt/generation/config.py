@@ -196,14 +196,16 @@ def _is_text(value: object) -> bool:
 
 def _is_id(value: object) -> bool:
     # the names of a JSON object are texts
-    is_number = isinstance(value, Integral) and value is not True and value is not False
-    return is_number or (isinstance(value, str) and value.isdecimal())
+    return _is_number(value, Integral) or (isinstance(value, str) and value.isdecimal())
 
 
 def _is_bias(value: object) -> bool:
     # JSON has no infinity
-    is_number = isinstance(value, Real) and value is not True and value is not False
-    return value == "-inf" or (is_number and _in_range(cast("float", value)))
+    return value == "-inf" or (_is_number(value, Real) and _in_range(cast("float", value)))
+
+
+def _is_number(value: object, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _in_range(bias: float) -> bool:

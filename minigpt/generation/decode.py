@@ -16,7 +16,7 @@ from torch import Tensor
 
 from minigpt.generation.continuation import NO_TOKEN, Continuation
 from minigpt.generation.controls import Control, Ends, controls_in_use
-from minigpt.generation.sampling import Sampling, Uniforms, sample_token
+from minigpt.generation.sampling import Sampling, Uniforms, sample_token, widened
 from minigpt.generation.windows import Windows, check_finite
 from minigpt.model.gpt import GPT
 
@@ -187,6 +187,7 @@ def decode(
     ends = Ends(decoding, len(rows), device)
     greedy = decoding.sampling.temperature == 0
     uniforms = None if greedy else Uniforms([(row.seed, row.sample) for row in rows], device)
+    told = (*controls, ends)  # what takes note of each token
     look_every = STEPS_BETWEEN_LOOKS[device.type]
     for step in range(1, decoding.max_new_tokens + 1):
         logits = windows.next_logits(ends.ended)
@@ -197,7 +198,7 @@ def decode(
         windows.append(ids)
         if adjusted is not logits:  # only then can everything be banned
             ids = ids.masked_fill(adjusted.amax(-1) == -torch.inf, NO_TOKEN)
-        for each in (*controls, ends):
+        for each in told:
             each.append(ids)
         yield Step(ids, logprobs_of(logits, ids) if decoding.logprobs else None)
         if step % look_every == 0:
@@ -209,8 +210,8 @@ def decode(
 
 def adjust(logits: Tensor, controls: Sequence[Control]) -> Tensor:
     """The logits (B, V) as the controls leave them; as they are where there are none."""
-    if controls and logits.dtype != torch.float64:
-        logits = logits.float()
+    if controls:
+        logits = widened(logits)
     for control in controls:
         logits = control.adjust(logits)
     return logits
@@ -218,5 +219,4 @@ def adjust(logits: Tensor, controls: Sequence[Control]) -> Tensor:
 
 def logprobs_of(logits: Tensor, ids: Tensor) -> Tensor:
     """The log-probability, (B,), in nats, of the tokens `ids` (B,) by the model's logits (B, V)."""
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    return wide.log_softmax(-1).gather(-1, ids.clamp(min=0)[:, None])[:, 0]
+    return widened(logits).log_softmax(-1).gather(-1, ids.clamp(min=0)[:, None])[:, 0]

@@ -165,17 +165,19 @@ class LanguageModel:
         self, prompts: Sequence[Prompt], ids: Sequence[list[int]], *, logprobs: bool
     ) -> Iterator[_Task]:
         """All samples in order; `InputError` for settings that do not fit the model."""
-        decodings: list[Decoding] = []
+        decodings: dict[int, Decoding] = {}  # most prompts share one config
         for prompt in prompts:
+            if id(prompt.config) in decodings:
+                continue
             try:
-                decodings.append(self.decoding(prompt.config, logprobs=logprobs))
+                decodings[id(prompt.config)] = self.decoding(prompt.config, logprobs=logprobs)
             except InputError as error:
                 if not prompt.where:
                     raise
                 raise InputError(f"{prompt.where}: {error}") from error
         return (
-            _Task(prompt, Row(tokens, _seed(prompt), sample), decoding)
-            for prompt, tokens, decoding in zip(prompts, ids, decodings, strict=True)
+            _Task(prompt, Row(tokens, _seed(prompt), sample), decodings[id(prompt.config)])
+            for prompt, tokens in zip(prompts, ids, strict=True)
             for sample in range(prompt.config.num_samples)
         )
 
@@ -239,8 +241,8 @@ class LanguageModel:
                 logit_bias_ids=biases,
                 logit_bias=logit_bias,
                 repetition_penalty=config.repetition_penalty,
-                presence_penalty=config.presence_penalty,
                 frequency_penalty=config.frequency_penalty,
+                presence_penalty=config.presence_penalty,
                 no_repeat_ngram=config.no_repeat_ngram,
                 temperature=config.temperature,
                 top_k=config.top_k,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 
+from minigpt.generation.sampling import widened
 from minigpt.generation.windows import window_start
 from minigpt.model.gpt import GPT
 
@@ -24,6 +25,6 @@ def token_logprobs(model: GPT, ids: Sequence[int], stride: int) -> list[float]:
         start = window_start(first, block_size, stride)
         end = min(start + block_size, len(ids) - 1)  # the last one that this window gives a score
         logits = model(tokens[None, start:end])[0, first - 1 - start :]  # (end + 1 - first, V)
-        wide = logits if logits.dtype == torch.float64 else logits.float()
-        scores += (-F.cross_entropy(wide, tokens[first : end + 1], reduction="none")).tolist()
+        losses = F.cross_entropy(widened(logits), tokens[first : end + 1], reduction="none")
+        scores += (-losses).tolist()
     return scores

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from minigpt.data.tokenizer import Tokenizer
 from minigpt.errors import InputError
@@ -42,9 +41,10 @@ def read_prompts(config: GenerateConfig) -> list[Prompt]:
     check_controls(config)
     if config.prompt_format != "line" and not config.prompt_file:
         raise InputError(f"prompt_format={config.prompt_format}: is for a prompt_file, name one")
+    prompts: list[Prompt] = []
     for number, text in enumerate(config.prompt, start=1):
         check_text(text, f"prompt {number}")
-    prompts = [Prompt(text, config, number) for number, text in enumerate(config.prompt, start=1)]
+        prompts.append(Prompt(text, config, number))
     if config.prompt_file:
         text = _read(config.prompt_file)
         first = len(prompts) + 1
@@ -118,9 +118,9 @@ def _id(record: dict[str, object], number: int) -> str | float:
     name = record.get("id", number)
     if isinstance(name, str):
         return json_text(record, "id")
-    if type(name) not in (int, float) or name in (math.inf, -math.inf) or name != name:  # noqa: PLR0124
-        raise ValueError(f"the field 'id' must be a string or a number, this is {json_kind(name)}")
-    return cast("float", name)
+    if type(name) is int or (type(name) is float and math.isfinite(name)):
+        return name
+    raise ValueError(f"the field 'id' must be a string or a number, this is {json_kind(name)}")
 
 
 def prompt_ids(tokenizer: Tokenizer, text: str, *, start_of_document: bool) -> list[int]:

@@ -21,8 +21,8 @@ class Sampling:
 
     `logit_bias_ids` has tokens and what is added to their logits, `logit_bias` texts and what is
     added to the logits of the tokens that would complete them. `repetition_penalty` divides the
-    positive logits of the tokens so far and multiplies the negative ones; `presence_penalty` is
-    taken from those of the new tokens, `frequency_penalty` once for each time they came.
+    positive logits of the tokens so far and multiplies the negative ones; `frequency_penalty` is
+    taken from those of the new tokens once for each time they came, `presence_penalty` once.
     `no_repeat_ngram` n bans what would repeat n tokens. `temperature` divides the logits; 0 is
     greedy: the best token, whatever the seed. `top_k` keeps the k best tokens; `top_p` in (0, 1]
     the fewest best of those whose probability, after temperature and `top_k`, reaches p; `min_p`
@@ -32,8 +32,8 @@ class Sampling:
     logit_bias_ids: tuple[tuple[int, float], ...] = ()
     logit_bias: tuple[tuple[str, float], ...] = ()
     repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
     no_repeat_ngram: int | None = None
     temperature: float = 1.0
     top_k: int | None = None
@@ -60,9 +60,7 @@ def candidates(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor | Non
     Without `top_k` K is V, and the ids are None: each is its place. The probabilities are float64
     for float64 logits and float32 for all others.
     """
-    if logits.dtype != torch.float64:
-        logits = logits.float()
-    logits = with_temperature(logits, sampling.temperature)
+    logits = with_temperature(widened(logits), sampling.temperature)
     ids = None
     if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
         ids = top_k(logits, sampling.top_k)
@@ -72,6 +70,11 @@ def candidates(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor | Non
     if sampling.min_p:
         logits = keep_min_p(logits, sampling.min_p)
     return logits.softmax(dim=-1), ids
+
+
+def widened(logits: Tensor) -> Tensor:
+    """Logits in an arithmetic to compute with: float64 as they are, all others in float32."""
+    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def with_temperature(logits: Tensor, temperature: float) -> Tensor:

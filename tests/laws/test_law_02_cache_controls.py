@@ -12,6 +12,7 @@ from minigpt.generation.continuation import Continuation
 from minigpt.generation.decode import Decoding, Row, continue_rows, stream
 from minigpt.generation.sampling import Sampling, Uniforms
 from minigpt.model.gpt import GPT
+from tests.plain_sampling import plain_probabilities
 
 BLOCK_SIZE = 6
 END = 10
@@ -78,31 +79,11 @@ def changed(logits: list[float], prompt: list[int], new: list[int], d: Decoding)
     return [of(token) for token in range(V)]
 
 
-def probabilities(logits: list[float], s: Sampling) -> list[float]:
-    """Temperature, top_k, top_p and min_p, in this order."""
-    ranked = sorted(range(V), key=lambda i: (-logits[i], i))
-    best = logits[ranked[0]]
-    weights = {i: math.exp((logits[i] - best) / s.temperature) for i in ranked}
-    kept = ranked[: s.top_k or V]
-    if s.top_p is not None and s.top_p < 1:
-        total, reached, nucleus = sum(weights[i] for i in kept), 0.0, list[int]()
-        for i in kept:
-            if reached >= s.top_p:
-                break
-            nucleus.append(i)
-            reached += weights[i] / total
-        kept = nucleus
-    if s.min_p:
-        kept = [i for i in kept if math.log(weights[i] or 1e-323) >= math.log(s.min_p)]
-    total = sum(weights[i] for i in kept)
-    return [weights[i] / total if i in kept else 0.0 for i in range(V)]
-
-
 def chosen(logits: list[float], s: Sampling, uniform: float) -> int:
     """The token at which the running sum of the probabilities passes the random number."""
     if s.temperature == 0:
         return max(range(V), key=lambda i: (logits[i], -i))
-    running, shares = 0.0, probabilities(logits, s)
+    running, shares = 0.0, plain_probabilities(logits, s)
     for token, share in enumerate(shares):
         running += share
         if share > 0 and running > uniform:
