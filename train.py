@@ -33,13 +33,17 @@ def main(config: TrainConfig, named: Collection[str]) -> int:
     started = time.monotonic()
     from minigpt.data.token_store import prepare
     from minigpt.defaults import device_count, fill, find_device
-    from minigpt.training.resume import find_start, load_origin
+    from minigpt.training.origin import load_origin
+    from minigpt.training.resume import find_start, load_resumed
 
     start = find_start(config, named)
     if config.resume and start.checkpoint is None:
         say(f"resume={config.resume}: there is no checkpoint yet; a new run begins")
     device = find_device(start.config.trainer.accelerator)
-    config = fill(start.config, device)
+    config, origin = start.config, None
+    if start.checkpoint is None and (origin := load_origin(config, named, say)) is not None:
+        config = dataclasses.replace(config, model=origin.model.config)
+    config = fill(config, device)
     check_started(device_count(config.trainer.devices, device), config.trainer.num_nodes)
     if start.is_finished(config) and not start.lacks_report():
         say(
@@ -52,9 +56,7 @@ def main(config: TrainConfig, named: Collection[str]) -> int:
             )
         )
         return 0
-    origin = load_origin(start, named)
-    if origin is not None:
-        config = dataclasses.replace(config, model=origin.model.config)
+    origin = origin or load_resumed(start)
     data = prepare(
         config.data,
         origin.tokenizer if origin else config.tokenizer,

@@ -48,6 +48,15 @@ class LoadedModel:
     tokenizer: Tokenizer
     record: dict[str, Any]
 
+    @property
+    def start_of_document(self) -> bool:
+        """Whether the model has learned to see the end token in front of a text.
+
+        A run's has where its corpus had several documents; a folder's tokenizer says so itself.
+        """
+        documents = self.record.get("documents")
+        return self.tokenizer.opens_texts if documents is None else documents > 1
+
 
 def write_checkpoint(path: Path, contents: dict[str, Any]) -> None:
     """Write a checkpoint whole or not at all.
@@ -157,14 +166,20 @@ def _check_tensors(path: Path, weights: Any) -> None:
 
 
 def load_model(
-    path: Path, *, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
+    place: Path, *, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
 ) -> LoadedModel:
-    """Rebuild the model and the tokenizer of a checkpoint, for use: in evaluation mode.
+    """The model and the tokenizer of a checkpoint file or a Hugging Face folder, for use.
 
-    `dtype` None is float32. Raises `InputError` as `read_checkpoint` does, and if the file's own
-    parts do not fit each other.
+    The model is in evaluation mode; `dtype` None is float32. A folder's record is empty. Raises
+    `InputError` as `read_checkpoint` and `read_folder` do, and if the parts do not fit each other.
     """
-    return build_model(path, read_checkpoint(path), device=device, dtype=dtype)
+    if not place.is_dir():
+        return build_model(place, read_checkpoint(place), device=device, dtype=dtype)
+    from minigpt.huggingface import read_folder
+
+    held = read_folder(place)
+    model = _with_weights(place, held.config, held.vocab_size, held.weights, dtype)
+    return LoadedModel(model.to(device=device), held.tokenizer, {})
 
 
 def build_model(
@@ -185,15 +200,26 @@ def build_model(
     except (InputError, LookupError, TypeError, ValueError, AttributeError) as error:
         summary = " ".join(str(error).split())
         raise InputError(f"{path}: its record cannot be used: {summary}") from error
-    if tokenizer.vocab_size != record["vocab_size"]:
+    vocab_size = record["vocab_size"]
+    if tokenizer.vocab_size > vocab_size:  # fewer are a vocabulary that was padded for speed
         raise InputError(
-            f"{path}: its tokenizer has {tokenizer.vocab_size} tokens"
-            f" and its model {record['vocab_size']}"
+            f"{path}: its tokenizer has {tokenizer.vocab_size} tokens and its model {vocab_size}"
         )
-    _check_fit(path, config, tokenizer.vocab_size, weights)
-    model = GPT(config, tokenizer.vocab_size).to(dtype=dtype)
+    model = _with_weights(path, config, vocab_size, weights, dtype)
+    return LoadedModel(model.to(device=device), tokenizer, record)
+
+
+def _with_weights(
+    place: Path,
+    config: ModelConfig,
+    vocab_size: int,
+    weights: dict[str, torch.Tensor],
+    dtype: torch.dtype | None,
+) -> GPT:
+    _check_fit(place, config, vocab_size, weights)
+    model = GPT(config, vocab_size).to(dtype=dtype)
     model.load_state_dict(weights)
-    return LoadedModel(model.to(device=device).eval(), tokenizer, record)
+    return model.eval()
 
 
 def _check_fit(

@@ -189,7 +189,9 @@ class TrainConfig:
         "", "auto, a run folder or a checkpoint file to go on from", free_text=True
     )
     init_from: str = setting(
-        "", "a run folder or checkpoint whose model and tokenizer to start from", free_text=True
+        "",
+        "a run, checkpoint or Hugging Face folder whose model and tokenizer to start from",
+        free_text=True,
     )
     compile: bool = setting(False, "compile the model; slow to start, then faster")
     activation_checkpointing: bool = setting(

@@ -9,6 +9,9 @@ import dataclasses
 from minigpt.config import TrainConfig, TrainerConfig
 from minigpt.errors import InputError
 
+#: The share of a new model's learning rate and steps that one has which starts from another's.
+FINE_TUNING = 0.1
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Device:
@@ -69,10 +72,12 @@ def fill(config: TrainConfig, device: Device) -> TrainConfig:
 
     on_cpu = device.kind == "cpu"
     preset = next(p for p in _PRESETS if config.model.n_embd < p.below_width)
+    share = FINE_TUNING if config.init_from else 1.0
     vocab_size = config.tokenizer.vocab_size
     if config.tokenizer.kind == "bpe":  # the others have the tokens that they have
         vocab_size = vocab_size or preset.vocab_size
-    max_steps = config.trainer.max_steps or (preset.max_steps_cpu if on_cpu else preset.max_steps)
+    steps = preset.max_steps_cpu if on_cpu else preset.max_steps
+    max_steps = config.trainer.max_steps or round(share * steps)
     decay_steps = config.optim.decay_steps or max_steps
     warmup = config.optim.warmup_steps
     batch_size = config.data.batch_size
@@ -95,7 +100,7 @@ def fill(config: TrainConfig, device: Device) -> TrainConfig:
         tokenizer=dataclasses.replace(config.tokenizer, vocab_size=vocab_size),
         optim=dataclasses.replace(
             config.optim,
-            lr=config.optim.lr or peak_learning_rate(config.model.n_embd),
+            lr=config.optim.lr or share * peak_learning_rate(config.model.n_embd),
             decay_steps=decay_steps,
             warmup_steps=min(500, decay_steps // 20) if warmup is None else warmup,
         ),

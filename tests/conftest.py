@@ -5,6 +5,7 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -110,5 +111,50 @@ def checkpoint(tmp_path: Path) -> Callable[..., Path]:
         weights = {MODEL_PREFIX + name: tensor for name, tensor in model.state_dict().items()}
         write_checkpoint(tmp_path / place, {"state_dict": weights, RECORD: record})
         return tmp_path / place
+
+    return make
+
+
+@pytest.fixture
+def gpt2_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Path, Any]]:
+    """Makes a folder with a random GPT-2 as `transformers` saves one; gives it and that model.
+
+    Its tokenizer is of bytes; the model has `extra` tokens more, or `vocab_size` in all.
+    """
+    transformers = pytest.importorskip("transformers")
+    from minigpt.config import TokenizerConfig
+    from minigpt.data.tokenizer import train_tokenizer
+
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+
+    def make(
+        n_layer: int,
+        n_head: int,
+        n_embd: int,
+        block_size: int,
+        extra: int = 0,
+        activation: str = "gelu_new",
+        *,
+        place: str = "gpt2_folder",
+        vocab_size: int | None = None,
+    ) -> tuple[Path, Any]:
+        tokenizer = train_tokenizer(TokenizerConfig(kind="bytes"), [])
+        config = transformers.GPT2Config(
+            vocab_size=vocab_size or tokenizer.vocab_size + extra,
+            n_positions=block_size,
+            n_embd=n_embd,
+            n_layer=n_layer,
+            n_head=n_head,
+            activation_function=activation,
+            bos_token_id=tokenizer.end_id,
+            eos_token_id=tokenizer.end_id,
+        )
+        torch.manual_seed(n_layer)
+        model = transformers.GPT2LMHeadModel(config).eval()
+        for parameter in model.parameters():  # biases too, and large enough to matter
+            torch.nn.init.normal_(parameter, std=0.2)
+        model.save_pretrained(tmp_path / place)
+        (tmp_path / place / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
+        return tmp_path / place, model
 
     return make

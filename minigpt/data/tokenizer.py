@@ -42,13 +42,16 @@ class Tokenizer:
     """A `tokenizers` tokenizer with the end-of-document token found and the bytes of each token.
 
     `vocab_size` is the real one: every id is below it. `token_bytes[i]` is the UTF-8 that token
-    `i` stands for; the end token's is empty.
+    `i` stands for; the end token's is empty. `opens_texts` is true where other programs that use
+    the same JSON put the end token before a text.
     """
 
     def __init__(self, inner: tokenizers.Tokenizer) -> None:
         """Wrap a tokenizer; `InputError` if it is of another kind, or of ids without use."""
         # not stored in the JSON, so it is set on every load
         inner.encode_special_tokens = True
+        inner.no_truncation()
+        inner.no_padding()
         self._inner = inner
         vocabulary = inner.get_vocab(with_added_tokens=True)
         if END not in vocabulary:
@@ -60,6 +63,7 @@ class Tokenizer:
             )
         self.kind = _kind(json.loads(inner.to_str()))
         self.end_id = vocabulary[END]
+        self.opens_texts = inner.encode("", add_special_tokens=True).ids == [self.end_id]
         self.token_bytes = _token_bytes(inner, vocabulary, self.kind, self.vocab_size)
         self._table = _table(self.token_bytes, self.end_id, self.kind)
 
@@ -193,13 +197,15 @@ def _symbol_tokenizer(symbols: list[str], *, byte_level: bool = False) -> Tokeni
 
 
 def _kind(description: dict[str, Any]) -> str:
-    """Which kind a tokenizer is, from its JSON."""
+    """Which kind a tokenizer is, from its JSON; `InputError` if it does not keep every text."""
     model = description["model"]
     if model.get("type") != "BPE":
         raise InputError(f"the tokenizer's model is {model.get('type')}; only BPE can be used")
     outer: dict[str, Any] = description["pre_tokenizer"] or {}
     steps: list[dict[str, Any]] = [outer, *outer.get("pretokenizers", [])]
     byte_level = [step for step in steps if step.get("type") == "ByteLevel"]
+    if description["normalizer"] or any(step["add_prefix_space"] for step in byte_level):
+        raise InputError("the tokenizer changes a text before it encodes it")
     if byte_level:
         plain = not model["merges"] and not any(step["use_regex"] for step in byte_level)
         return "bytes" if plain else "bpe"

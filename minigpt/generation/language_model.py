@@ -89,7 +89,7 @@ class LanguageModel:
         self.tokenizer = loaded.tokenizer
         self.say = say
         self.block_size = loaded.model.config.block_size
-        self._several_documents: bool = loaded.record["documents"] > 1
+        self._start_of_document = loaded.start_of_document
         self.batch_size = batch_size or rows_that_fit(loaded.model)
 
     def __repr__(self) -> str:
@@ -213,7 +213,7 @@ class LanguageModel:
         _check_is_text(prompt.text, name)
         start = prompt.config.start_of_document
         if start is None:
-            start = self._several_documents
+            start = self._start_of_document
         try:
             return prompt_ids(self.tokenizer, prompt.text, start_of_document=start)
         except InputError as error:

@@ -16,7 +16,6 @@ from minigpt.checkpoint import (
     LoadedModel,
     build_model,
     check_record,
-    load_model,
     read_checkpoint,
 )
 from minigpt.config import TrainConfig, check, from_plain
@@ -230,25 +229,17 @@ def may_change(key: str) -> bool:
     return key in MAY_CHANGE or f"{key.partition('.')[0]}." in MAY_CHANGE
 
 
-def load_origin(start: Start, named: Iterable[str]) -> LoadedModel | None:
-    """The model and tokenizer that a run starts from: its own, those of `init_from`, or None.
+def load_resumed(start: Start) -> LoadedModel | None:
+    """The model and tokenizer of the checkpoint that a run goes on from, or None for a new run.
 
-    A resumed run gets its weights again from Lightning, with the optimizer's state. Raises
-    `InputError` for settings that `init_from` has decided.
+    Lightning gives it its weights again, with the optimizer's state.
     """
-    if start.checkpoint is not None:
-        contents = read_checkpoint(start.checkpoint)
-        loaded = build_model(start.checkpoint, contents)
-        check_training_state(start.checkpoint, contents, loaded.model, start.config)
-        return loaded
-    if not start.config.init_from:
+    if start.checkpoint is None:
         return None
-    for key in sorted(named):
-        if key.startswith(("model.", "tokenizer.")):
-            raise InputError(
-                f"{key}: init_from={start.config.init_from} brings its own; leave it out"
-            )
-    return load_model(find_checkpoint(start.config.init_from))
+    contents = read_checkpoint(start.checkpoint)
+    loaded = build_model(start.checkpoint, contents)
+    check_training_state(start.checkpoint, contents, loaded.model, start.config)
+    return loaded
 
 
 def check_training_state(

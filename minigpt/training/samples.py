@@ -56,10 +56,15 @@ class SamplesFile:
 
 
 def valid_share(
-    model: GPT, tokenizer: Tokenizer, log_probability: Callable[[str], float], *, seed: int = 0
+    model: GPT,
+    tokenizer: Tokenizer,
+    log_probability: Callable[[str], float],
+    *,
+    count: int = JUDGED_SAMPLES,
+    seed: int = 0,
 ) -> float:
-    """The share of `JUDGED_SAMPLES` samples that the corpus could have contained."""
-    texts = sample_texts(model, tokenizer, count=JUDGED_SAMPLES, seed=seed)
+    """The share of `count` samples that the corpus could have contained."""
+    texts = sample_texts(model, tokenizer, count=count, seed=seed)
     return sum(log_probability(text) > float("-inf") for text in texts) / len(texts)
 
 

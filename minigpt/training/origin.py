@@ -1,0 +1,61 @@
+"""`init_from`: a new run that begins with the weights and the tokenizer of a trained model."""
+
+import dataclasses
+from collections.abc import Callable, Collection
+
+import torch
+
+from minigpt.checkpoint import LoadedModel, load_model
+from minigpt.config import ModelConfig, TrainConfig
+from minigpt.errors import InputError
+from minigpt.model.gpt import GPT
+from minigpt.run_folder import find_checkpoint
+from minigpt.settings import value_of
+
+#: What may be told of a model that brings its own settings.
+_MAY_BE_TOLD = ("model.block_size", "model.dropout")
+
+
+def load_origin(
+    config: TrainConfig, named: Collection[str], say: Callable[[str], None]
+) -> LoadedModel | None:
+    """The model and tokenizer that `init_from` names, or None; its record is the other run's.
+
+    `named` are the keys that the command line set. Of the model's only the context and the dropout
+    can be told anew. A shorter context keeps the first rows of the positional table; a longer one
+    keeps them all, and the rows after them are drawn by `seed` as a new model's: up to the old
+    context the model computes what it did. Raises `InputError` for other settings of the model or
+    the tokenizer, and as `load_model` does.
+    """
+    if not config.init_from:
+        return None
+    for key in sorted(named):
+        if key.startswith(("model.", "tokenizer.")) and key not in _MAY_BE_TOLD:
+            raise InputError(f"{key}: init_from={config.init_from} brings its own; leave it out")
+    loaded = load_model(find_checkpoint(config.init_from))
+    told = {
+        key.removeprefix("model."): value_of(config, key) for key in _MAY_BE_TOLD if key in named
+    }
+    changed = dataclasses.replace(loaded.model.config, **told)
+    if changed == loaded.model.config:
+        return loaded
+    old, new = loaded.model.config.block_size, changed.block_size
+    if new != old:
+        kept = f"positions 1 to {min(old, new)} are {config.init_from}'s"
+        say(f"context {old} -> {new}: {kept}{', the others are new' if new > old else ''}")
+    return dataclasses.replace(loaded, model=_adapted(loaded.model, changed, config.seed))
+
+
+def _adapted(model: GPT, config: ModelConfig, seed: int) -> GPT:
+    """The same model with another context or dropout."""
+    torch.manual_seed(seed)
+    adapted = GPT(config, model.vocab_size)
+    weights = model.state_dict()
+    name = "position.weight"
+    if name in weights:  # a table that was learned, and not made
+        rows = adapted.state_dict()[name].clone()
+        known = min(len(rows), len(weights[name]))
+        rows[:known] = weights[name][:known]
+        weights[name] = rows
+    adapted.load_state_dict(weights)
+    return adapted
