@@ -32,6 +32,7 @@ sys.path.insert(0, str(PROJECT))
 from minigpt.config import ModelConfig
 from minigpt.generation.decode import Decoding, generate
 from minigpt.generation.sampling import Sampling
+from minigpt.huggingface import gpt2_name
 from minigpt.model.gpt import GPT
 from minigpt.model.kv_cache import KVCache
 from minigpt.model.token_step import TokenStep
@@ -51,19 +52,6 @@ SHAPES = {
 LENGTHS = (32, 64, 128, 256, 512, 1024)
 #: Two best logits that are nearer than this may change places by rounding.
 TIE = 1e-4
-#: Our names in theirs, and whether they hold the matrix transposed.
-NAMES = {
-    "embedding.": ("transformer.wte.", False),
-    "position.": ("transformer.wpe.", False),
-    "blocks.": ("transformer.h.", False),
-    "attention.qkv.": ("attn.c_attn.", True),
-    "attention.output.": ("attn.c_proj.", True),
-    "mlp.up.": ("mlp.c_fc.", True),
-    "mlp.down.": ("mlp.c_proj.", True),
-    "norm_1.": ("ln_1.", False),
-    "norm_2.": ("ln_2.", False),
-    "norm.": ("transformer.ln_f.", False),
-}
 
 
 def our_model(shape: str) -> GPT:
@@ -95,11 +83,8 @@ def their_model(ours: GPT) -> Any:
     ).eval()
     weights: dict[str, Tensor] = {}
     for name, weight in ours.state_dict().items():
-        their_name, transposed = name, False
-        for our_part, (their_part, turn) in NAMES.items():
-            transposed = transposed or (turn and our_part in their_name)
-            their_name = their_name.replace(our_part, their_part)
-        weights[their_name] = weight.T if transposed and weight.dim() == 2 else weight
+        their_name, turned = gpt2_name(name)
+        weights[their_name] = weight.T if turned else weight
     missing, unexpected = theirs.load_state_dict(weights, strict=False)
     assert missing == ["lm_head.weight"], missing  # tied
     assert not unexpected, unexpected

@@ -25,9 +25,9 @@ def load(
     compile: bool = False,  # noqa: A002  (the setting's name)
     batch_size: int | None = None,
 ) -> "LanguageModel":
-    """A trained model: from a run's folder, a checkpoint file, or the newest run where "" is given.
+    """A trained model: from a run's folder, a checkpoint file, a Hugging Face folder or name.
 
-    The arguments are the settings of `generate.py`, automatic in the same way. Raises `InputError`,
+    The newest run's where "" is given. The arguments are the settings of `generate.py`, automatic in the same way. Raises `InputError`,
     a `ValueError`, where there is no checkpoint or none that can be used. Nothing heavy is imported
     before this is called.
     """

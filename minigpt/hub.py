@@ -49,7 +49,7 @@ def hub_folder(name: str) -> Path:
             " Hugging Face hub"
         ) from error
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split()).partition(". ")[0]
+        reason = str(error).partition("\n")[0].removeprefix("Got: ")
         raise InputError(
             f"{name}: no such folder or checkpoint here, and the Hugging Face hub cannot be"
             f" reached ({reason}); give the path of a copy of the model's folder"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from minigpt.errors import InputError
 from minigpt.files import check_folder
+from minigpt.hub import hub_folder, is_hub_name
 
 RUNS = Path("runs")
 LATEST = RUNS / "latest"
@@ -165,10 +166,11 @@ def latest_run() -> Path | None:
 
 
 def find_checkpoint(place: str, *, for_resuming: bool = False) -> Path:
-    """The checkpoint file that `place` means.
+    """The checkpoint file, or the Hugging Face folder, that `place` means.
 
     `place` is a file, or a run folder: its best checkpoint for use, its newest for resuming;
-    empty means the newest run. Raises `InputError` where there is none.
+    empty means the newest run. For use it may be a model folder too, or a name on the Hugging Face
+    hub. Raises `InputError` where there is none.
     """
     folder: Path | None = Path(expanded("checkpoint", place)) if place else latest_run()
     if folder is None:
@@ -176,18 +178,36 @@ def find_checkpoint(place: str, *, for_resuming: bool = False) -> Path:
     if folder == LATEST:
         folder = latest_run() or folder
     if folder.is_file():
+        if folder.suffix == ".safetensors":
+            raise InputError(f"{place}: is one file of a Hugging Face folder; name the folder")
         return folder
     if not folder.exists():
+        if not for_resuming and is_hub_name(place):
+            return hub_folder(place)
         raise InputError(
             f"{place or folder}: no such run folder or checkpoint; {_how_to_make_one()}"
         )
+    if (checkpoint := _checkpoint_in(folder, for_resuming=for_resuming)) is not None:
+        return checkpoint
+    if not any(folder.glob("*.safetensors*")) and not (folder / "config.json").is_file():
+        raise InputError(f"{place or folder}: no checkpoint in this folder; {_how_to_make_one()}")
+    if for_resuming:
+        raise InputError(
+            f"{place}: a Hugging Face folder has no training to resume; start from it with"
+            f" init_from={place}"
+        )
+    return folder
+
+
+def _checkpoint_in(folder: Path, *, for_resuming: bool) -> Path | None:
+    """The checkpoint of a run folder, or of its folder of checkpoints, if there is one."""
     for inside in (folder / LAST.parent, folder):
         last, best = inside / LAST.name, inside / BEST.name
         numbered = numbered_checkpoints(inside)[-1:]
         for candidate in (last, *numbered, best) if for_resuming else (best, last, *numbered):
             if candidate.is_file():
                 return candidate
-    raise InputError(f"{place or folder}: no checkpoint in this folder; {_how_to_make_one()}")
+    return None
 
 
 def numbered_name(step: int) -> str:
@@ -204,3 +224,19 @@ def run_folder_of(checkpoint: Path) -> Path | None:
     """The run folder a checkpoint file lies in, or None if it stands by itself."""
     parent = checkpoint.resolve().parent
     return parent.parent if parent.name == LAST.parent.name else None
+
+
+def report_path(checkpoint: Path | None, name: str) -> Path:
+    """Where a report about a model goes: into its run's folder, or beside a checkpoint of no run.
+
+    It goes here for a new model (None) and for a model folder, to which nothing is added.
+    """
+    if checkpoint is None or checkpoint.is_dir():
+        return Path(name)
+    return as_seen_from_here((run_folder_of(checkpoint) or checkpoint.parent) / name)
+
+
+def as_seen_from_here(path: Path) -> Path:
+    """A path below the current folder without the way to that folder."""
+    here = Path.cwd()
+    return path.resolve().relative_to(here) if path.resolve().is_relative_to(here) else path

@@ -144,7 +144,7 @@ def train_tokenizer(config: TokenizerConfig, documents: Iterable[str]) -> Tokeni
         case "char":
             return _symbol_tokenizer(sorted(_alphabet(documents)))
         case "bytes":
-            return _symbol_tokenizer(sorted(_byte_symbols()), byte_level=True)
+            return _symbol_tokenizer(sorted(byte_symbols()), byte_level=True)
         case _:
             raise InputError(f"tokenizer.kind={config.kind}: choose one of bpe, char, bytes")
 
@@ -173,7 +173,7 @@ def _train_bpe(vocab_size: int, documents: Iterable[str]) -> Tokenizer:
         vocab_size=vocab_size,
         min_frequency=2,
         special_tokens=[END],
-        initial_alphabet=sorted(_byte_symbols()),
+        initial_alphabet=sorted(byte_symbols()),
         show_progress=False,
     )
     _allow_threads()
@@ -224,7 +224,7 @@ def _token_bytes(
         if token in added or kind == "char":
             result[i] = token.encode()
         else:
-            result[i] = bytes(_byte_symbols()[symbol] for symbol in token)
+            result[i] = bytes(byte_symbols()[symbol] for symbol in token)
     result[vocabulary[END]] = b""
     return result
 
@@ -241,7 +241,7 @@ def _table(token_bytes: list[bytes], end_id: int, kind: str) -> Ids | None:
 
 
 @cache
-def _byte_symbols() -> dict[str, int]:
+def byte_symbols() -> dict[str, int]:
     """GPT-2's printable stand-in for each byte, to the byte."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]

@@ -14,7 +14,9 @@ class DoctorConfig:
     """
 
     checkpoint: str = setting(
-        "", "a run folder or checkpoint file; the newest run if empty", free_text=True
+        "",
+        "a run folder, checkpoint file or Hugging Face folder; the newest run if empty",
+        free_text=True,
     )
     seed: int = setting(1337, "fixes a new model's weights", low=0, high=2**32 - 1)
     report: str = setting(

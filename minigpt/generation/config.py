@@ -24,7 +24,9 @@ class GenerateConfig:
     """Everything `generate.py` can be told."""
 
     checkpoint: str = setting(
-        "", "a run folder or checkpoint file; the newest run if empty", free_text=True
+        "",
+        "a run folder, checkpoint file or Hugging Face folder; the newest run if empty",
+        free_text=True,
     )
     prompt: list[str] = setting([], "text to go on from; may be repeated", free_text=True)
     prompt_file: str = setting("", "file with prompts; - is standard input", free_text=True)

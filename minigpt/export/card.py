@@ -1,0 +1,150 @@
+"""The model card: what a model is, what it was trained on and how, and how to use it."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from minigpt.checkpoint import LoadedModel
+from minigpt.data.tokenizer import END
+from minigpt.export.place import CARD_TAG
+from minigpt.model.gpt import GPT
+from minigpt.training.loss import perplexity
+
+#: What the hub reads of a card.
+FRONT = f"""---
+library_name: transformers
+pipeline_tag: text-generation
+tags:
+- gpt2
+{CARD_TAG}
+---
+
+"""
+
+#: How to use a folder or a file of the name that is put in, in Markdown.
+USES = {
+    "huggingface": """```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("{name}")
+tokenizer = AutoTokenizer.from_pretrained("{name}")
+prompt = tokenizer("Once upon a time", return_tensors="pt")
+ids = model.generate(**prompt, do_sample=True, max_new_tokens=50)
+print(tokenizer.decode(ids[0], skip_special_tokens=True))
+```
+
+In minigpt: `python generate.py checkpoint={name} prompt="Once upon a time"`""",
+    "gguf": """In llama.cpp: `llama-completion -m {name} -p "Once upon a time" -n 50`; in Python:
+
+```python
+from llama_cpp import Llama
+
+model = Llama("{name}", n_ctx={block_size})
+print(model("Once upon a time", max_tokens=50)["choices"][0]["text"])
+```
+
+The prompt and what follows it are {block_size} tokens at most. llama.cpp rounds a context up to a
+multiple of 256 and fails where the model's own is at its end, so keep `-n` below that.""",
+}
+
+_TOKENIZERS = {
+    "bpe": "byte-level BPE with GPT-2's pattern; it takes any text",
+    "bytes": "the 256 bytes; it takes any text",
+    "char": "one token a character of its corpus; other characters have none, and other programs"
+    " leave them out of a text without a word",
+}
+
+
+def title(model: GPT) -> str:
+    """A short name: `minigpt 0.9M`."""
+    return f"minigpt {model.parameter_count() / 1e6:.1f}M"
+
+
+def card(
+    loaded: LoadedModel, folded: tuple[str, ...], *, format_name: str, dtype: str, name: str
+) -> str:
+    """The card of a folder or file called `name`, as Markdown without what the hub reads.
+
+    A model without a record of its training (one that was imported) has no such parts.
+    """
+    sections = {
+        f"# {title(loaded.model)}": _model(loaded, folded, dtype),
+        "## Use": USES[format_name].format(name=name, block_size=loaded.model.config.block_size),
+        "## Data": _data(loaded.record),
+        "## Training": _training(loaded),
+        "## Settings": _settings(loaded.record),
+    }
+    return "\n".join(f"{heading}\n\n{text}\n" for heading, text in sections.items() if text)
+
+
+def _model(loaded: LoadedModel, folded: tuple[str, ...], dtype: str) -> str:
+    model, tokenizer = loaded.model, loaded.tokenizer
+    opened = "is opened" if loaded.start_of_document else "is not opened"
+    lines = [
+        "A language model with GPT-2's architecture, exported by minigpt.",
+        "",
+        f"- {model.shape()}: {model.parameter_count():,} parameters, embedding and head tied",
+        f"- weights as {dtype}",
+        *(f"- written in: {each}" for each in folded),
+        f"- tokenizer: {_TOKENIZERS[tokenizer.kind]}",
+        f"- `{END}` (id {tokenizer.end_id}) stands between documents; a prompt {opened} with it",
+    ]
+    return "\n".join(lines)
+
+
+def _data(record: dict[str, Any]) -> str:
+    config = record.get("config")
+    if config is None:
+        return ""
+    data = config["data"]
+    files = ", ".join(f"`{Path(each).name}`" for each in data["path"])
+    held_out = (
+        "validation on " + ", ".join(f"`{Path(each).name}`" for each in data["val_path"])
+        if data["val_path"]
+        else f"a share of {data['val_fraction']:g} held out for validation"
+    )
+    return (
+        f"Corpus `{data['corpus']}`{f' ({files})' if files else ''}:"
+        f" {record['documents']:,} documents in training, {held_out}."
+    )
+
+
+def _training(loaded: LoadedModel) -> str:
+    record = loaded.record
+    config = record.get("config")
+    if config is None:
+        return ""
+    data, optim = config["data"], config["optim"]
+    up_to = "up to " if data["layout"] == "padded" else ""
+    rows = f"{data['batch_size']} rows of {up_to}{loaded.model.config.block_size} tokens"
+    seen = f"{record['tokens']:,} tokens in {record['train_seconds'] / 60:,.1f} minutes"
+    decay = f"weight decay {optim['weight_decay']:g}, dropout {loaded.model.config.dropout:g}"
+    lines = [
+        f"- {record['step']:,} steps of {rows} ({data['layout']}): {seen}",
+        f"- AdamW, peak learning rate {optim['lr']:g}, schedule {optim['schedule']}, {decay}",
+    ]
+    if "train_loss" in record:
+        lines.append(f"- training loss {record['train_loss']:.4f} nats a token")
+    if "val_loss" in record:
+        lines.append(
+            f"- validation loss {record['val_loss']:.4f} nats a token, perplexity"
+            f" {perplexity(record['val_loss']):.2f}, at step {record['val_step']:,}"
+        )
+    return "\n".join(lines)
+
+
+def _settings(record: dict[str, Any]) -> str:
+    if "config" not in record:
+        return ""
+    shown = yaml.safe_dump(_without_places(record["config"]), sort_keys=False, allow_unicode=True)
+    return f"Paths are shortened to their last part.\n\n```yaml\n{shown}```"
+
+
+def _without_places(value: Any) -> Any:
+    """Settings with the last part of each absolute path: a card may be read by anybody."""
+    if isinstance(value, dict):
+        return {key: _without_places(each) for key, each in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_without_places(each) for each in cast("list[Any]", value)]
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
