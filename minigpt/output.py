@@ -10,6 +10,9 @@ from pathlib import Path
 from minigpt.errors import InputError, RunError
 from minigpt.files import check_folder, written_whole
 
+#: How every report begins.
+HTML = "<!doctype html>"
+
 
 def prepare_standard_output() -> None:
     """Write UTF-8 as files do; a terminal of another encoding gets ? for what it cannot show.
@@ -45,6 +48,17 @@ def check_output(output: str, *, key: str = "output") -> None:
         check_folder(folder, f"{key}={output}")
     elif not os.access(path, os.W_OK):
         raise InputError(f"{key}={output}: cannot be written to")
+
+
+def check_replaced(output: str, begins: str, *, key: str, kind: str) -> None:
+    """`check_output`, and that a file which is there already begins as its own kind does."""
+    check_output(output, key=key)
+    path = Path(output)
+    if not output or not path.is_file():
+        return
+    with path.open("rb") as file:
+        if file.read(len(begins)) not in (begins.encode(), b""):
+            raise InputError(f"{key}={output}: is there already and is no {kind}; name another")
 
 
 def write_output(output: str, text: str) -> None:

@@ -16,6 +16,8 @@ from minigpt.config import (
     TrainerConfig,
 )
 from minigpt.doctor.config import DoctorConfig
+from minigpt.evaluate.config import EvaluateConfig
+from minigpt.export.config import ExportConfig
 from minigpt.generation.config import GenerateConfig
 from minigpt.settings import settings
 
@@ -23,7 +25,8 @@ PRESETS = [(group, preset) for group in groups("train") for preset in presets(gr
 
 
 def test_every_file_is_a_command_or_a_preset_of_a_group() -> None:
-    commands = {CONF / f"{command}.yaml" for command in ("train", "generate", "doctor")}
+    names = ("train", "generate", "doctor", "evaluate", "export")
+    commands = {CONF / f"{command}.yaml" for command in names}
     files = {CONF / group / f"{preset}.yaml" for group, preset in PRESETS}
     assert set(CONF.rglob("*.*")) == commands | files
 
@@ -31,6 +34,8 @@ def test_every_file_is_a_command_or_a_preset_of_a_group() -> None:
 def test_the_commands_compose() -> None:
     assert compose_presets(GenerateConfig, "generate", {}) == GenerateConfig()
     assert compose_presets(DoctorConfig, "doctor", {}).model == ModelConfig()
+    assert compose_presets(EvaluateConfig, "evaluate", {}).data.corpus == "stories"
+    assert compose_presets(ExportConfig, "export", {}) == ExportConfig()
     assert compose_presets(TrainConfig, "train", {}).data.corpus == "stories"
 
 

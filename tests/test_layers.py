@@ -16,10 +16,10 @@ LAYERS = (
     ("errors",),
     ("settings", "config", "files", "json_lines"),
     ("model", "data", "training.loss", "training.optimizer", "training.schedule"),
-    ("defaults", "checkpoint", "run_folder", "output", "progress", "sweep"),
+    ("defaults", "checkpoint", "huggingface", "hub", "run_folder", "output", "progress", "sweep"),
     ("generation", "evaluate", "export", "doctor", "training"),
     ("composition", "arguments", "help", "command_line"),
-    ("doctor.__main__",),  # a command of its own
+    ("evaluate.__main__", "export.__main__", "doctor.__main__"),  # commands of their own
 )
 
 #: Heavy libraries, and the modules that may import them.
@@ -34,6 +34,8 @@ ONLY_IN = {
     "hydra": ("composition", "arguments"),
     "omegaconf": ("composition",),
     "matplotlib": ("training", "doctor"),
+    "gguf": ("export.gguf",),
+    "transformers": (),
 }  # fmt: skip
 
 

@@ -107,7 +107,7 @@ def prepare(
     try:
         if isinstance(tokenizer, TokenizerConfig):
             tokenizer = _trained_tokenizer(cache, corpus, tokenizer, say)
-        folder = cache / f"{corpus.name}-{tokenizer.kind}-{_key(corpus, tokenizer.to_json())}"
+        folder = cache / prepared_name(corpus, tokenizer)
         if trained_on not in (None, folder.name):
             raise InputError(
                 f"corpus {corpus.name}: not the text that the resumed run was trained on, it has"
@@ -269,6 +269,11 @@ def _open_part(path: Path, meta: dict[str, Any]) -> TokenStore:
 
 def _mapped(path: Path, dtype: str, *rest: Any) -> TokenStore:
     return TokenStore(np.memmap(path, dtype=dtype, mode="r"), *rest)
+
+
+def prepared_name(corpus: Corpus, tokenizer: Tokenizer) -> str:
+    """The name of a corpus's prepared folder: the same for the same documents and tokenizer."""
+    return f"{corpus.name}-{tokenizer.kind}-{_key(corpus, tokenizer.to_json())}"
 
 
 def _key(corpus: Corpus, tokenizer: str) -> str:

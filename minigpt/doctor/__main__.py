@@ -12,17 +12,14 @@ from minigpt import command_line
 from minigpt.doctor.config import DoctorConfig
 from minigpt.errors import InputError
 from minigpt.json_lines import json_line
-from minigpt.output import check_output, prepare_standard_output, say, write_output
-from minigpt.run_folder import find_checkpoint, run_folder_of
+from minigpt.output import HTML, check_replaced, prepare_standard_output, say, write_output
+from minigpt.run_folder import as_seen_from_here, find_checkpoint, report_path
 
 if TYPE_CHECKING:
     from minigpt.doctor.finding import Subject
 
 #: A setting of these asks for a new model, not for a trained one.
 OF_A_NEW_MODEL = ("model.", "tokenizer.")
-
-#: How a report begins.
-HTML = b"<!doctype html>"
 
 
 def main(config: DoctorConfig, named: frozenset[str] = frozenset()) -> int:
@@ -32,9 +29,8 @@ def main(config: DoctorConfig, named: frozenset[str] = frozenset()) -> int:
         group = new[0].partition(".")[0]
         raise InputError(f"checkpoint={config.checkpoint}: brings its own {group}; leave yours out")
     checkpoint = None if new else find_checkpoint(config.checkpoint)
-    report = config.report or str(report_path(checkpoint))
-    check_output(report, key="report")
-    check_is_report(Path(report))
+    report = config.report or str(report_path(checkpoint, "doctor.html"))
+    check_replaced(report, HTML, key="report", kind="report")
     prepare_standard_output()
 
     from minigpt.doctor.examination import CHECKS, examine_aloud
@@ -59,28 +55,6 @@ def main(config: DoctorConfig, named: frozenset[str] = frozenset()) -> int:
     if config.format == "json":
         write_output("", json_line(facts | {"report": report, "checks": as_data(findings)}))
     return 0 if first_failure(findings) is None else 1
-
-
-def report_path(checkpoint: Path | None) -> Path:
-    """In the run's folder, beside a checkpoint that stands alone, or here for a new model."""
-    if checkpoint is None:
-        return Path("doctor.html")
-    return as_seen_from_here((run_folder_of(checkpoint) or checkpoint.parent) / "doctor.html")
-
-
-def as_seen_from_here(path: Path) -> Path:
-    """A path below the current folder without the way to that folder."""
-    here = Path.cwd()
-    return path.resolve().relative_to(here) if path.resolve().is_relative_to(here) else path
-
-
-def check_is_report(path: Path) -> None:
-    """Raise `InputError` if the report would take the place of something else."""
-    if not path.is_file():
-        return
-    with path.open("rb") as file:
-        if file.read(len(HTML)) not in (HTML, b""):
-            raise InputError(f"report={path}: is there already and is no report; name another file")
 
 
 def find_subject(config: DoctorConfig, named: frozenset[str], checkpoint: Path | None) -> "Subject":

@@ -7,14 +7,14 @@ import torch
 
 from minigpt import defaults
 from minigpt.checkpoint import LoadedModel
-from minigpt.config import TrainConfig, check, from_plain
+from minigpt.config import TrainConfig
 from minigpt.data.batches import TrainingBatches
 from minigpt.data.token_store import TokenStore, prepare
 from minigpt.doctor.config import DoctorConfig
 from minigpt.doctor.finding import Subject
 from minigpt.errors import InputError
+from minigpt.evaluate.data import data_is_named, run_settings
 from minigpt.model.gpt import GPT
-from minigpt.settings import set_value, value_of
 
 #: Rows of the batch that is looked at.
 ROWS = 8
@@ -23,28 +23,28 @@ ROWS = 8
 def trained_subject(
     loaded: LoadedModel, config: DoctorConfig, named: frozenset[str], say: Callable[[str], None]
 ) -> Subject:
-    """The model of a checkpoint, with the data of its run.
+    """The model of a checkpoint or of a Hugging Face folder, with the data of its run.
 
-    The data's settings are those that the run was saved with, those in `named` put over them. Where
-    the data is gone and no other is named, tokens drawn at random stand in for it.
+    Settings of the data that are in `named` are put over the run's. Where there is no data, or it
+    is gone, and no other is named, tokens drawn at random stand in for it.
     """
-    saved = from_plain(TrainConfig, loaded.record["config"] | {"resume": ""})
-    chosen = sorted(key for key in named if key.startswith("data."))
-    for key in chosen:
-        set_value(saved, key, value_of(config, key))
-    check(saved)
+    model, tokenizer, record = loaded.model, loaded.tokenizer, loaded.record
+    settings = run_settings(record, config.data, named)
+    stand_in = random_store(model.vocab_size, tokenizer.end_id)
+    if "config" not in record and not data_is_named(named):
+        what = "tokens drawn at random: the model brings no data; data=… names some"
+        return _subject(model, stand_in, what, settings, fresh=False)
     try:
-        prepared = prepare(saved.data, loaded.tokenizer, say=say)
+        prepared = prepare(settings.data, tokenizer, say=say)
     except InputError as error:
-        if chosen:
+        if any(key.startswith("data.") for key in named):
             raise
         what = f"tokens drawn at random stand in for the run's: {error}"
-        store = random_store(loaded.model.vocab_size, loaded.tokenizer.end_id)
-        return _subject(loaded.model, store, what, saved, fresh=False)
+        return _subject(model, stand_in, what, settings, fresh=False)
     what = prepared.corpus.summary()
-    if prepared.folder.name != loaded.record["data"]:
+    if "data" in record and prepared.folder.name != record["data"]:
         what += "; not what the model was trained on"
-    return _subject(loaded.model, prepared.train, what, saved, fresh=False)
+    return _subject(model, prepared.train, what, settings, fresh=False)
 
 
 def new_subject(config: DoctorConfig, device: torch.device, say: Callable[[str], None]) -> Subject:

@@ -99,11 +99,12 @@ def _data(record: dict[str, Any]) -> str:
         return ""
     data = config["data"]
     files = ", ".join(f"`{Path(each).name}`" for each in data["path"])
-    held_out = (
-        "validation on " + ", ".join(f"`{Path(each).name}`" for each in data["val_path"])
-        if data["val_path"]
-        else f"a share of {data['val_fraction']:g} held out for validation"
-    )
+    if data["corpus"] == "stories":
+        held_out = "others told for validation"
+    elif data["val_path"]:
+        held_out = "validation on " + ", ".join(f"`{Path(each).name}`" for each in data["val_path"])
+    else:
+        held_out = f"a share of {data['val_fraction']:g} held out for validation"
     return (
         f"Corpus `{data['corpus']}`{f' ({files})' if files else ''}:"
         f" {record['documents']:,} documents in training, {held_out}."

@@ -40,7 +40,8 @@ class GenerateConfig:
     start_of_document: bool | None = setting(
         None,
         "put the document's opening token before a prompt; if null, as the model was trained: "
-        "true where its corpus had several documents (an empty prompt always gets it)",
+        "true where its corpus had several documents, for a Hugging Face folder as its tokenizer"
+        " does (an empty prompt always gets it)",
     )
     logit_bias_ids: list[str] = setting(
         [],

@@ -10,6 +10,8 @@ import pytest
 from minigpt.command_line import compose
 from minigpt.config import TrainConfig
 from minigpt.doctor.config import DoctorConfig
+from minigpt.evaluate.config import EvaluateConfig
+from minigpt.export.config import ExportConfig
 from minigpt.generation.config import GenerateConfig
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -19,12 +21,22 @@ PAGES = (
     "docs/training.md",
     "docs/generation.md",
     "docs/doctor.md",
+    "docs/evaluation.md",
+    "docs/exchange.md",
     "examples/README.md",
     "data/README.md",
     "bench/README.md",
 )
-COMMAND = re.compile(r"(?:\.venv/bin/)?python (?:(train|generate)\.py|-m minigpt\.(doctor))( .*)?")
-SCHEMAS = {"train": TrainConfig, "generate": GenerateConfig, "doctor": DoctorConfig}
+COMMAND = re.compile(
+    r"(?:\.venv/bin/)?python (?:(train|generate)\.py|-m minigpt\.(doctor|evaluate|export))( .*)?"
+)
+SCHEMAS = {
+    "train": TrainConfig,
+    "generate": GenerateConfig,
+    "doctor": DoctorConfig,
+    "evaluate": EvaluateConfig,
+    "export": ExportConfig,
+}
 
 
 def commands() -> list[tuple[str, str]]:

@@ -1,7 +1,9 @@
 """The command: which model it looks at, what it shows, where the report goes, its exit status."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -158,3 +160,24 @@ def test_a_broken_model_is_not_trained(
     assert train(f"run_dir={tmp_path / 'run'}", "trainer.max_steps=2", "doctor=true") == 1
     assert "nothing was trained" in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "run").exists()
+
+
+def test_a_hugging_face_folder_is_examined_with_random_tokens_or_what_is_named(
+    gpt2_folder: Callable[..., tuple[Path, Any]],
+    train: Train,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder, _ = gpt2_folder(1, 2, 16, 16, 3)
+    held = {path.name for path in folder.iterdir()}
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    assert doctor(f"checkpoint={folder}") == 0
+    assert "tokens drawn at random: the model brings no data" in capsys.readouterr().out
+    assert {path.name for path in folder.iterdir()} == held
+    assert [path.name for path in here.iterdir()] == ["doctor.html"]
+    data = train.only(lambda item: item.startswith("data"))
+    assert doctor(f"checkpoint={folder}", *data.settings) == 0
+    assert "corpus text: 80 documents (1 blank one left out)\n" in capsys.readouterr().out

@@ -70,7 +70,7 @@ def split_corpus(
     those documents are the validation part and all others are trained on. Otherwise document i
     is held out where (i + 1)·f passes a whole number that i·f has not (f = `val_fraction`): whole
     documents, evenly spread. Where they are too few for one, each is cut by position and its last
-    share f is held out.
+    share f is held out. Of f = 0 the validation part is empty.
 
     Raises `InputError`, which `where` begins, if a part would be empty.
     """
@@ -85,6 +85,8 @@ def split_corpus(
         if not held.n_documents:
             raise InputError(f"data.val_path={', '.join(config.val_path)}: {_nothing(held)}")
         parts = documents, _usable(held_out, None)
+    elif fraction == 0:  # no setting says so: they are there to be measured on
+        parts = documents, lambda: iter(())
     elif int(found.n_documents * fraction) >= 1:
         parts = (
             _whole(documents, fraction, held=False),

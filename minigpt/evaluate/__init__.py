@@ -1,0 +1,1 @@
+"""How well a model predicts texts: figures with their uncertainty, and where it errs."""
