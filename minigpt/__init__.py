@@ -25,11 +25,11 @@ def load(
     compile: bool = False,  # noqa: A002  (the setting's name)
     batch_size: int | None = None,
 ) -> "LanguageModel":
-    """A trained model: from a run's folder, a checkpoint file, a Hugging Face folder or name.
+    """A trained model: of a run, a checkpoint file, a Hugging Face folder or a name on the hub.
 
-    The newest run's where "" is given. The arguments are the settings of `generate.py`, automatic in the same way. Raises `InputError`,
-    a `ValueError`, where there is no checkpoint or none that can be used. Nothing heavy is imported
-    before this is called.
+    With "" it is the newest run's. The arguments are the settings of `generate.py`, automatic in
+    the same way. Raises `InputError`, a `ValueError`, where there is no checkpoint or none that can
+    be used. Nothing heavy is imported before this is called.
     """
     from minigpt.generation.config import GenerateConfig
     from minigpt.run_folder import find_checkpoint
