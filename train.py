@@ -1,7 +1,6 @@
 """Train a mini-GPT: `python train.py`, every setting as key=value; `--help` lists them."""
 
 import contextlib
-import dataclasses
 import logging
 import sys
 import time
@@ -33,7 +32,7 @@ def main(config: TrainConfig, named: Collection[str]) -> int:
     started = time.monotonic()
     from minigpt.data.token_store import prepare
     from minigpt.defaults import device_count, fill, find_device
-    from minigpt.training.origin import load_origin
+    from minigpt.training.origin import load_origin, with_settings_of
     from minigpt.training.resume import find_start, load_resumed
 
     start = find_start(config, named)
@@ -42,7 +41,7 @@ def main(config: TrainConfig, named: Collection[str]) -> int:
     device = find_device(start.config.trainer.accelerator)
     config, origin = start.config, None
     if start.checkpoint is None and (origin := load_origin(config, named, say)) is not None:
-        config = dataclasses.replace(config, model=origin.model.config)
+        config = with_settings_of(origin, config)
     config = fill(config, device)
     check_started(device_count(config.trainer.devices, device), config.trainer.num_nodes)
     if start.is_finished(config) and not start.lacks_report():

@@ -7,8 +7,6 @@ loading one cannot run code.
 """
 
 import math
-import warnings
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +17,8 @@ from minigpt.config import ModelConfig, from_plain
 from minigpt.data.tokenizer import Tokenizer
 from minigpt.errors import InputError, RunError
 from minigpt.files import written_whole
-from minigpt.model.gpt import GPT
+from minigpt.model.gpt import GPT, state_shapes
+from minigpt.pickles import read_pickled
 
 #: The key of our own data: `model_config`, `vocab_size`, `tokenizer` (JSON text), `config`
 #: (every setting), `documents` (of the training part), `step`, `val_loss`, `best_val_loss`, …
@@ -96,10 +95,7 @@ def _record_in(contents: Any) -> dict[str, Any] | None:
 
 
 def _read(path: Path, device: str | torch.device = "cpu") -> Any:
-    """What is in a file, or None if it is damaged, or anything but a checkpoint.
-
-    torch looks at no checksum, and lets a packed entry grow to any size: both are seen to here.
-    """
+    """What is in a file, or None if it is damaged; `InputError` if there is none to be read."""
     if not path.is_file():
         raise InputError(f"{path}: no such checkpoint file")
     try:
@@ -107,16 +103,7 @@ def _read(path: Path, device: str | torch.device = "cpu") -> Any:
             file.read(1)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    try:
-        with zipfile.ZipFile(path) as archive:
-            unpacked = sum(entry.file_size for entry in archive.infolist())
-            if unpacked > path.stat().st_size or archive.testzip() is not None:
-                return None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what torch thinks of a file that is no checkpoint
-            return torch.load(path, map_location=device, weights_only=True)
-    except Exception:  # noqa: BLE001  what is not a pickle can make the unpickler raise anything
-        return None
+    return read_pickled(path, device)
 
 
 def _unreadable(path: Path) -> str:
@@ -205,6 +192,7 @@ def build_model(
         raise InputError(
             f"{path}: its tokenizer has {tokenizer.vocab_size} tokens and its model {vocab_size}"
         )
+    _check_fit(path, config, vocab_size, weights)
     model = _with_weights(path, config, vocab_size, weights, dtype)
     return LoadedModel(model.to(device=device), tokenizer, record)
 
@@ -216,9 +204,13 @@ def _with_weights(
     weights: dict[str, torch.Tensor],
     dtype: torch.dtype | None,
 ) -> GPT:
-    _check_fit(place, config, vocab_size, weights)
+    """The model with weights of its shapes; `InputError` if one of them is no finite number."""
     model = GPT(config, vocab_size).to(dtype=dtype)
     model.load_state_dict(weights)
+    for name, tensor in model.state_dict().items():
+        if not torch.isfinite(tensor).all():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise InputError(f"{place}: {name} in its weights is not finite as {kind}")
     return model.eval()
 
 
@@ -231,15 +223,12 @@ def _check_fit(
     if config.n_layer > len(weights) or made > _LARGEST_TABLE:
         raise InputError(f"{fault}the model's config is of a larger one than the file holds")
     try:
-        with torch.device("meta"):
-            expected = GPT(config, vocab_size).state_dict()
-    except RuntimeError as error:  # more bytes than a number can count
+        expected = state_shapes(config, vocab_size)
+    except ValueError as error:
         raise InputError(f"{fault}the model's config is of no possible one") from error
     for name in sorted(expected.keys() | weights.keys()):
-        shapes = [tuple(each[name].shape) for each in (weights, expected) if name in each]
-        if len(shapes) < 2:
+        if name not in weights or name not in expected:
             raise InputError(f"{fault}{name} is in only one of its weights and its config")
-        if shapes[0] != shapes[1]:
-            raise InputError(f"{fault}{name} is {shapes[0]}, its config says {shapes[1]}")
-        if not torch.isfinite(weights[name]).all():
-            raise InputError(f"{path}: {name} in its weights is not finite")
+        shape = tuple(weights[name].shape)
+        if shape != expected[name]:
+            raise InputError(f"{fault}{name} is {shape}, its config says {expected[name]}")

@@ -23,7 +23,7 @@ def written_whole(path: Path) -> Generator[BinaryIO, None, None]:
     It is flushed to the disk, renamed, and looked at. Raises `OSError` if that cannot be done;
     what was at `path` before then stays, as it does if the block raises.
     """
-    temporary = _temporary(path)
+    temporary = beside(path)
     try:
         with temporary.open("wb") as file:
             yield file
@@ -43,7 +43,7 @@ def link_whole(source: Path, path: Path) -> None:
 
     Raises `OSError` if it cannot be written; what was at `path` before then stays.
     """
-    temporary = _temporary(path)
+    temporary = beside(path)
     try:
         os.link(source, temporary)
     except OSError:  # a file system without links
@@ -63,7 +63,8 @@ def clear_unfinished(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _temporary(path: Path) -> Path:
+def beside(path: Path) -> Path:
+    """A name in the same folder for what is in the making, until it is whole and gets its own."""
     # two machines that share the folder can have processes of the same number
     beginning = os.fsdecode(os.fsencode(path.name)[:150])  # a name may have 255 bytes
     return path.with_name(f".{beginning}.{uuid4().hex}.part")

@@ -1,15 +1,18 @@
 """Models on the Hugging Face hub, by name."""
 
+import errno
 import re
 import sys
 from pathlib import Path
 from typing import Any, cast
 
-from minigpt.errors import InputError
+from minigpt.errors import InputError, RunError
 
 #: GPT-2's own have names without an owner.
 _WITHOUT_OWNER = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+#: What the name of a file ends in, and that of a model does not.
+_OF_FILES = (".ckpt", ".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json")
 #: What is read of a model; weights in torch's older format only where it has no others.
 _FILES = ("config.json", "tokenizer.json", "vocab.json", "merges.txt")
 _WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
@@ -22,7 +25,8 @@ def is_hub_name(place: str) -> bool:
     """Whether a place that is no path here could be the name of a model: `gpt2`, `owner/name`."""
     path = Path(place)
     known = place in _WITHOUT_OWNER or _NAME.fullmatch(place) is not None
-    return known and path.suffix != ".ckpt" and path.parts[0] != "runs"
+    ours = path.suffix in _OF_FILES or path.parts[0] == "runs" or Path(path.parts[0]).exists()
+    return known and not ours
 
 
 def hub_folder(name: str) -> Path:
@@ -48,7 +52,9 @@ def hub_folder(name: str) -> Path:
             f"{name}: no such folder or checkpoint here, and no such public model on the"
             " Hugging Face hub"
         ) from error
-    except (OSError, ValueError) as error:
+    except Exception as error:  # its client raises of many kinds on the way
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS):
+            raise RunError(f"{name}: cannot be kept in the hub's cache: {error}") from error
         reason = str(error).partition("\n")[0].removeprefix("Got: ")
         raise InputError(
             f"{name}: no such folder or checkpoint here, and the Hugging Face hub cannot be"

@@ -18,7 +18,8 @@ from minigpt.config import ModelConfig, from_plain
 from minigpt.data.tokenizer import Tokenizer
 from minigpt.data.tokenizer_files import read_tokenizer
 from minigpt.errors import InputError
-from minigpt.model.gpt import GPT
+from minigpt.model.gpt import state_shapes
+from minigpt.pickles import read_pickled
 
 #: `model.activation` in GPT-2's words: the tanh form of GELU is "new" there.
 ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu"}
@@ -39,8 +40,17 @@ _PARTS = {
     "mlp.down": ("mlp.c_proj", True),
 }
 
-#: What a `config.json` that leaves a setting out means by it (`GPT2Config`).
-_SIZES = {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12}
+#: Sizes in `config.json`: their other names, and what one that is left out is (`GPT2Config`).
+_SIZES = {
+    "vocab_size": ("vocab_size", 50257),
+    "n_positions": ("max_position_embeddings", 1024),
+    "n_embd": ("hidden_size", 768),
+    "n_layer": ("num_hidden_layers", 12),
+    "n_head": ("num_attention_heads", 12),
+}
+#: No size is as large: what is beyond leaves the range of the numbers that count bytes.
+_LARGEST = 1 << 31
+_FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 #: Settings that have to have this value, which is also the one where they are left out.
 _FIXED = {
@@ -66,17 +76,24 @@ class ModelFolder:
     tokenizer: Tokenizer
 
 
+def taken_apart(name: str) -> tuple[str | None, str, str]:
+    """Layer, part and kind of a parameter: `blocks.3.mlp.up.bias` is ("3", "mlp.up", "bias")."""
+    part, _, kind = name.rpartition(".")
+    if not part.startswith("blocks."):
+        return None, part, kind
+    _, layer, part = part.split(".", 2)
+    return layer, part, kind
+
+
 def gpt2_name(name: str) -> tuple[str, bool]:
     """GPT-2's name of a parameter of ours, and whether it is kept transposed there.
 
     `blocks.3.mlp.up.weight` is `transformer.h.3.mlp.c_fc.weight`, transposed.
     """
-    part, _, kind = name.rpartition(".")
-    if not part.startswith("blocks."):
-        return f"{_PARTS[part][0]}.{kind}", False
-    _, layer, part = part.split(".", 2)
+    layer, part, kind = taken_apart(name)
     theirs, turned = _PARTS[part]
-    return f"transformer.h.{layer}.{theirs}.{kind}", turned and kind == "weight"
+    place = theirs if layer is None else f"transformer.h.{layer}.{theirs}"
+    return f"{place}.{kind}", turned and kind == "weight"
 
 
 def read_folder(folder: Path) -> ModelFolder:
@@ -100,7 +117,11 @@ def read_folder(folder: Path) -> ModelFolder:
         raise InputError(
             f"{folder}: its config has {config.n_layer:,} layers and its weights fewer"
         )
-    weights = _our_weights(folder, _expected(path, config, vocab_size), found)
+    try:
+        expected = state_shapes(config, vocab_size)
+    except ValueError as error:
+        raise InputError(f"{path}: describes no possible model") from error
+    weights = _our_weights(folder, expected, found)
     return ModelFolder(config, vocab_size, weights, tokenizer)
 
 
@@ -143,7 +164,7 @@ def _model_config(path: Path, described: dict[str, Any]) -> ModelConfig:
         "n_head": _size(path, described, "n_head"),
         "n_embd": n_embd,
         "block_size": _size(path, described, "n_positions"),
-        "dropout": described.get("resid_pdrop", 0.1),
+        "dropout": _dropout(path, described),
         "activation": theirs[activation],
     }
     try:
@@ -153,24 +174,30 @@ def _model_config(path: Path, described: dict[str, Any]) -> ModelConfig:
 
 
 def _size(path: Path, described: dict[str, Any], name: str) -> int:
-    size = described.get(name, _SIZES[name])
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise InputError(f"{path}: {name} is {json.dumps(size)}; must be a whole number above 0")
+    alias, left_out = _SIZES[name]
+    size = described.get(name, described.get(alias, left_out))
+    whole = isinstance(size, int) and not isinstance(size, bool)
+    if not whole or not 1 <= size < _LARGEST:
+        raise InputError(
+            f"{path}: {name} is {json.dumps(size)}; must be a whole number above 0 and below 2^31"
+        )
+    if described.get(alias, size) != size:
+        raise InputError(f"{path}: {name} is {size} and {alias}, its other name, is another")
     return size
 
 
-def _expected(path: Path, config: ModelConfig, vocab_size: int) -> dict[str, torch.Size]:
-    """The shape of each tensor of ours; takes no memory for any."""
-    try:
-        with torch.device("meta"):
-            state = GPT(config, vocab_size).state_dict()
-    except RuntimeError as error:  # more bytes than a number can count
-        raise InputError(f"{path}: describes no possible model") from error
-    return {name: tensor.shape for name, tensor in state.items()}
+def _dropout(path: Path, described: dict[str, Any]) -> float:
+    share = described.get("resid_pdrop", 0.1)
+    number = isinstance(share, int | float) and not isinstance(share, bool)
+    if not number or not 0 <= share <= 0.99:
+        raise InputError(
+            f"{path}: resid_pdrop is {json.dumps(share)}; must be a number from 0 to 0.99"
+        )
+    return float(share)
 
 
 def _our_weights(
-    folder: Path, expected: dict[str, torch.Size], found: dict[str, Tensor]
+    folder: Path, expected: dict[str, tuple[int, ...]], found: dict[str, Tensor]
 ) -> dict[str, Tensor]:
     """The tensors that were found by our names, the right way round.
 
@@ -182,12 +209,12 @@ def _our_weights(
         if name not in found:
             raise InputError(f"{folder}: its weights have no {name}")
         tensor = found.pop(name)
-        wanted = tuple(reversed(shape)) if turned else tuple(shape)
-        if not tensor.is_floating_point() or tuple(tensor.shape) != wanted:
+        wanted = shape[::-1] if turned else shape
+        if tensor.dtype not in _FLOATING or tuple(tensor.shape) != wanted:
             kind = str(tensor.dtype).removeprefix("torch.")
             raise InputError(
                 f"{folder}: {name} is {tuple(tensor.shape)} of {kind}; by its config it has to be"
-                f" {wanted} of floating point"
+                f" {wanted} of 16 to 64 bits of floating point"
             )
         weights[ours] = tensor.T if turned else tensor
     head = found.pop("lm_head.weight", None)
@@ -222,13 +249,12 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _shards(index: Path) -> list[Path]:
-    places = _read_json(index).get("weight_map")
-    names: set[Any] = (
-        set(cast("dict[str, Any]", places).values()) if isinstance(places, dict) else set()
-    )
-    if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
+    places: object = _read_json(index).get("weight_map")
+    names = list(cast("dict[str, object]", places).values()) if isinstance(places, dict) else []
+    beside = [name for name in names if isinstance(name, str) and name and name == Path(name).name]
+    if not names or len(beside) < len(names):
         raise InputError(f"{index}: has no weight_map from tensors to the files beside it")
-    shards = [index.with_name(name) for name in sorted(names)]
+    shards = [index.with_name(name) for name in sorted(set(beside))]
     for shard in shards:
         if not shard.is_file():
             raise InputError(f"{index.parent}: the shard {shard.name} is missing")
@@ -249,15 +275,17 @@ def _read_file(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def _unpickled(path: Path) -> dict[str, Tensor]:
-    """Tensors in torch's older format; code in it is not run, such a file is refused."""
-    refused = f"{path}: not plain tensors, which is all that is read of a pickle; use safetensors"
-    try:
-        contents: object = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # what is not a pickle can make the unpickler raise anything
-        raise InputError(refused) from error
-    if not isinstance(contents, dict):
-        raise InputError(refused)
-    tensors = cast("dict[object, object]", contents)
-    if not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in tensors.items()):
-        raise InputError(refused)
+    """Tensors in torch's own format; code in it is not run, such a file is refused."""
+    contents: object = read_pickled(path, unzipped=True)
+    tensors = cast("dict[object, object]", contents) if isinstance(contents, dict) else {}
+    if not tensors or not all(map(_is_plain, tensors, tensors.values())):
+        raise InputError(
+            f"{path}: damaged, or not plain tensors, which is all that is read of a pickle; use"
+            " safetensors"
+        )
     return cast("dict[str, Tensor]", tensors)
+
+
+def _is_plain(name: object, tensor: object) -> bool:
+    whole = isinstance(tensor, Tensor) and tensor.layout == torch.strided and not tensor.is_meta
+    return whole and isinstance(name, str)

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 from torch import Tensor
 
 from minigpt.checkpoint import load_model
+from minigpt.data.tokenizer import END
 from minigpt.errors import InputError
 from minigpt.generation.decode import Decoding, generate
 from minigpt.generation.sampling import Sampling
@@ -197,15 +199,30 @@ def without_a_shard(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 
 
-def outside(folder: Path) -> None:
+def with_index(folder: Path, places: dict[str, object]) -> None:
     (folder / "model.safetensors").unlink()
-    index = {"weight_map": {"transformer.wte.weight": "../model.safetensors"}}
+    index = {"weight_map": places}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
 def with_pickle(folder: Path, contents: object) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(contents))
+
+
+def with_torch_file(folder: Path, weights: dict[str, Tensor]) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+
+
+def flipped(folder: Path) -> None:
+    from safetensors.torch import load_file
+
+    with_torch_file(folder, load_file(folder / "model.safetensors"))
+    path = folder / "pytorch_model.bin"
+    contents = bytearray(path.read_bytes())
+    contents[len(contents) // 2] ^= 1
+    path.write_bytes(contents)
 
 
 def with_tokenizer(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -235,14 +252,18 @@ WRONG: list[tuple[str, Callable[[Path], object], str]] = [
     ("text", lambda f: described(f, n_layer="2"), 'n_layer is "2"; must be a whole number above 0'),
     ("zero", lambda f: described(f, n_layer=0), "n_layer is 0; must be"),
     ("many", lambda f: described(f, n_layer=10**9), "config has 1,000,000,000 layers and its"),
-    ("wide", lambda f: described(f, n_embd=3 * 10**17), "possible model|by its config"),
+    ("wide", lambda f: described(f, n_embd=2**31 - 1, n_head=1), "possible model|by its config"),
+    ("wider", lambda f: described(f, n_embd=10**30), "n_embd is 1000.*; must be a whole number"),
+    ("alias", lambda f: described(f, num_attention_heads=4), "n_head is 3 and num_attention_heads"),
     ("heads", lambda f: described(f, n_head=5), "must be a multiple of n_head=5"),
-    ("dropout", lambda f: described(f, resid_pdrop=2), "dropout=2: must be"),
+    ("dropout", lambda f: described(f, resid_pdrop=2), "resid_pdrop is 2; must be a number from 0"),
     ("vocab", lambda f: described(f, vocab_size=9), "tokenizer has 257 tokens and its model 9"),
     ("no weights", lambda f: (f / "model.safetensors").unlink(), "no model.safetensors and no"),
     ("cut", cut_short, "model.safetensors: damaged, or not safetensors"),
     ("shard", without_a_shard, "the shard model-2-of-2.safetensors is missing"),
-    ("outside", outside, "no weight_map from tensors to the files beside it"),
+    ("empty name", lambda f: with_index(f, {"a": ""}), "no weight_map from tensors to the files"),
+    ("list of names", lambda f: with_index(f, {"a": ["b"]}), "no weight_map from tensors to the"),
+    ("outside", lambda f: with_index(f, {"a": "../model.safetensors"}), "to the files beside it"),
     ("missing", lambda f: with_weights(f, lambda w: w.pop(C_ATTN)), f"have no {C_ATTN}"),
     ("shape", lambda f: with_weights(f, lambda w: w.update({C_ATTN: torch.ones(24, 24)})),
      r"c_attn.weight is \(24, 24\) of float32; .* \(24, 72\)"),
@@ -253,6 +274,11 @@ WRONG: list[tuple[str, Callable[[Path], object], str]] = [
     ("head", lambda f: with_weights(f, lambda w: w.update({"lm_head.weight": w[WTE] + 1})),
      "lm_head.weight is not the embedding"),
     ("code", lambda f: with_pickle(f, Code()), "not plain tensors"),
+    ("meta", lambda f: with_torch_file(f, {WTE: torch.ones(257, 24, device="meta")}),
+     "not plain tensors"),
+    ("flipped", flipped, "pytorch_model.bin: damaged, or not plain tensors"),
+    ("float8", lambda f: with_weights(f, lambda w: w.update({WTE: w[WTE].to(torch.float8_e5m2)})),
+     "of float8_e5m2; .* 16 to 64 bits"),
     ("no tensors", lambda f: with_pickle(f, {"a": 1}), "not plain tensors"),
     ("pickle", lambda f: (f / "model.safetensors").write_bytes(pickle.dumps(Code())),
      "damaged, or not safetensors"),
@@ -261,6 +287,11 @@ WRONG: list[tuple[str, Callable[[Path], object], str]] = [
     ("latin", lambda f: (f / "tokenizer.json").write_bytes(b"\xff"), "tokenizer.json: .*utf-8"),
     ("normal", lambda f: with_tokenizer(f, lambda t: t.update(normalizer={"type": "Lowercase"})),
      "tokenizer.json: the tokenizer changes a text"),
+    ("symbols", lambda f: with_tokenizer(f, lambda t: t["model"]["vocab"].update({"日": 256})),
+     "tokenizer.json: the tokenizer's token '日' is not in the symbols"),
+    ("prefix", lambda f: (f / "tokenizer_config.json").write_text('{"add_prefix_space": true}'),
+     "tokenizer_config.json: add_prefix_space is true"),
+    ("settings", lambda f: (f / "tokenizer_config.json").write_text("{"), "cannot be read"),
     ("space", with_space_in_front, "tokenizer.json: the tokenizer changes a text"),
 ]  # fmt: skip
 
@@ -294,6 +325,57 @@ def test_what_a_config_leaves_out_is_gpt2s(gpt2_folder: MakeFolder) -> None:
         "gelu",
         0.1,
     )
+
+
+def test_sizes_by_their_other_names(gpt2_folder: MakeFolder) -> None:
+    folder, theirs = gpt2_folder(2, 3, 24, 17)
+    described = json.loads((folder / "config.json").read_text())
+    aliases = {"n_head": "num_attention_heads", "n_embd": "hidden_size"}
+    renamed = {aliases.get(name, name): value for name, value in described.items()}
+    (folder / "config.json").write_text(json.dumps(renamed))
+    config = read_folder(folder).config
+    assert (config.n_head, config.n_embd) == (theirs.config.n_head, theirs.config.n_embd)
+
+
+def test_a_token_that_was_added_takes_no_bytes_of_others(gpt2_folder: MakeFolder) -> None:
+    folder, _ = gpt2_folder(1, 1, 8, 5, 3)
+    path = folder / "tokenizer.json"
+    inner = tokenizers.Tokenizer.from_file(str(path))
+    inner.add_special_tokens(["[PAD]"])
+    inner.save(str(path))
+    inner.encode_special_tokens = True
+    tokenizer = read_folder(folder).tokenizer
+    assert tokenizer.vocab_size == 258
+    for text in ("[12]", "[PAD]", "a[b"):
+        assert tokenizer.encode(text) == inner.encode(text, add_special_tokens=False).ids
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("single", "opens"), [("</s> $A", True), ("$A </s>", False), ("</s> $A </s>", True)]
+)
+def test_whether_texts_are_opened_is_what_the_tokenizer_does(
+    gpt2_folder: MakeFolder, single: str, opens: bool
+) -> None:
+    folder, _ = gpt2_folder(1, 1, 8, 5)
+    path = folder / "tokenizer.json"
+    inner = tokenizers.Tokenizer.from_file(str(path))
+    inner.post_processor = tokenizers.processors.TemplateProcessing(
+        single=single.replace("</s>", END), special_tokens=[(END, inner.token_to_id(END))]
+    )
+    inner.save(str(path))
+    assert load_model(folder).start_of_document == opens
+
+
+def test_gpt2s_files_may_ask_for_the_token_in_front(
+    gpt2_folder: MakeFolder, shared_data: Path
+) -> None:
+    folder, _ = gpt2_folder(1, 2, 8, 16, vocab_size=50257)
+    (folder / "tokenizer.json").unlink()
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copy(shared_data / "gpt2_tokenizer" / name, folder)
+    (folder / "tokenizer_config.json").write_text('{"add_bos_token": true}')
+    assert load_model(folder).start_of_document
 
 
 def test_padding_and_truncation_of_a_tokenizer_are_left_aside(gpt2_folder: MakeFolder) -> None:
@@ -337,7 +419,7 @@ def test_a_name_that_is_in_the_hubs_cache(gpt2_folder: MakeFolder, tmp_path: Pat
     assert load_model(find_checkpoint("someone/model")).model.config.n_embd == 8
 
 
-@pytest.mark.parametrize("place", ["runs/last", "best", "a/b.ckpt", "./gpt2", "a/b/c"])
+@pytest.mark.parametrize("place", ["runs/last", "best", "a/b.ckpt", "a/b.bin", "./gpt2", "a/b/c"])
 def test_what_is_no_name_on_the_hub_is_not_looked_for_there(
     place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

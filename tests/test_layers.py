@@ -15,7 +15,7 @@ PACKAGE = ROOT / "minigpt"
 LAYERS = (
     ("errors",),
     ("settings", "config", "files", "json_lines"),
-    ("model", "data", "training.loss", "training.optimizer", "training.schedule"),
+    ("model", "data", "pickles", "training.loss", "training.optimizer", "training.schedule"),
     ("defaults", "checkpoint", "huggingface", "hub", "run_folder", "output", "progress", "sweep"),
     ("generation", "evaluate", "export", "doctor", "training"),
     ("composition", "arguments", "help", "command_line"),

@@ -63,9 +63,12 @@ class Tokenizer:
             )
         self.kind = _kind(json.loads(inner.to_str()))
         self.end_id = vocabulary[END]
-        self.opens_texts = inner.encode("", add_special_tokens=True).ids == [self.end_id]
-        self.token_bytes = _token_bytes(inner, vocabulary, self.kind, self.vocab_size)
-        self._table = _table(self.token_bytes, self.end_id, self.kind)
+        added = {token.content for token in inner.get_added_tokens_decoder().values()}
+        known = {token: i for token, i in vocabulary.items() if token not in added}
+        first = "a" if self.kind != "char" else next(filter(str.isprintable, known), "")
+        self.opens_texts = inner.encode(first, add_special_tokens=True).ids[:1] == [self.end_id]
+        self.token_bytes = _token_bytes(vocabulary, known, self.kind, self.vocab_size)
+        self._table = _table(known, self.kind)
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without end tokens. `InputError` names what cannot be encoded."""
@@ -206,37 +209,47 @@ def _kind(description: dict[str, Any]) -> str:
     byte_level = [step for step in steps if step.get("type") == "ByteLevel"]
     if description["normalizer"] or any(step["add_prefix_space"] for step in byte_level):
         raise InputError("the tokenizer changes a text before it encodes it")
+    looked_for = [token for token in description["added_tokens"] if not token["special"]]
     if byte_level:
-        plain = not model["merges"] and not any(step["use_regex"] for step in byte_level)
-        return "bytes" if plain else "bpe"
-    if model["merges"]:
+        parts = model["merges"] or model.get("ignore_merges") or looked_for
+        cut = any(step["use_regex"] for step in byte_level)
+        return "bpe" if parts or cut else "bytes"
+    if model["merges"] or outer or looked_for:
         raise InputError("the tokenizer's BPE is not byte-level, so it cannot write every text")
     return "char"
 
 
 def _token_bytes(
-    inner: tokenizers.Tokenizer, vocabulary: dict[str, int], kind: str, vocab_size: int
+    vocabulary: dict[str, int], known: dict[str, int], kind: str, vocab_size: int
 ) -> list[bytes]:
-    """The bytes of every id: characters of byte-level tokens are bytes in disguise."""
+    """The bytes of every id: characters of byte-level tokens are bytes in disguise.
+
+    `known` are those of `vocabulary` that were not added to it.
+    """
     result = [b""] * vocab_size
-    added = {token.content for token in inner.get_added_tokens_decoder().values()}
     for token, i in vocabulary.items():
-        if token in added or kind == "char":
-            result[i] = token.encode()
-        else:
-            result[i] = bytes(byte_symbols()[symbol] for symbol in token)
+        result[i] = token.encode() if kind == "char" or token not in known else _spelt(token)
     result[vocabulary[END]] = b""
     return result
 
 
-def _table(token_bytes: list[bytes], end_id: int, kind: str) -> Ids | None:
+def _spelt(token: str) -> bytes:
+    try:
+        return bytes(byte_symbols()[symbol] for symbol in token)
+    except KeyError as error:
+        raise InputError(
+            f"the tokenizer's token {token!r} is not in the symbols that GPT-2 writes bytes in"
+        ) from error
+
+
+def _table(known: dict[str, int], kind: str) -> Ids | None:
     """The id of each byte or code point (-1: none), where every one is a token of its own."""
     if kind == "bpe":
         return None
     table = np.full(256 if kind == "bytes" else _N_CODE_POINTS, -1, dtype=np.int32)
-    for i, symbol in enumerate(token_bytes):
-        if i != end_id:
-            table[symbol[0] if kind == "bytes" else ord(symbol.decode())] = i
+    for token, i in known.items():
+        if len(token) == 1:  # without merges nothing becomes a longer one
+            table[ord(token) if kind == "char" else byte_symbols()[token]] = i
     return table
 
 

@@ -1,14 +1,20 @@
 """Other programs' tokenizers: `tokenizer.json`, or GPT-2's own `vocab.json` and `merges.txt`."""
 
+import json
 from pathlib import Path
+from typing import Any, cast
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers, processors
 
 from minigpt.data.tokenizer import END, Tokenizer
 from minigpt.errors import InputError
 
-WHOLE, VOCABULARY, MERGES = "tokenizer.json", "vocab.json", "merges.txt"
+TOKENIZER, VOCABULARY, MERGES = "tokenizer.json", "vocab.json", "merges.txt"
+SETTINGS = "tokenizer_config.json"
+
+#: The classes of `transformers` that use a `tokenizer.json` as it is, whatever else is set.
+_GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
@@ -16,19 +22,37 @@ def read_tokenizer(folder: Path) -> Tokenizer:
 
     Raises `InputError` if its files are missing, damaged, or of a kind that cannot be used.
     """
-    whole, vocabulary, merges = (folder / name for name in (WHOLE, VOCABULARY, MERGES))
+    whole, vocabulary, merges = (folder / name for name in (TOKENIZER, VOCABULARY, MERGES))
     if not whole.is_file() and not (vocabulary.is_file() and merges.is_file()):
-        raise InputError(f"{folder}: has no {WHOLE}, and no {VOCABULARY} with {MERGES}")
+        raise InputError(f"{folder}: has no {TOKENIZER}, and no {VOCABULARY} with {MERGES}")
+    settings = _settings(folder / SETTINGS)
+    if settings.get("add_prefix_space") and settings.get("tokenizer_class") not in _GENERIC:
+        raise InputError(
+            f"{folder / SETTINGS}: add_prefix_space is true; only a tokenizer that leaves a text as"
+            " it is can be used"
+        )
     source = whole if whole.is_file() else vocabulary
     try:
         if source == whole:
             return Tokenizer.from_json(whole.read_text(encoding="utf-8"))
-        return Tokenizer(_gpt2(vocabulary, merges))
+        opens_texts = settings.get("add_bos_token") is True
+        return Tokenizer(_gpt2(vocabulary, merges, opens_texts=opens_texts))
     except (InputError, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{source}: {' '.join(str(error).split())}") from error
 
 
-def _gpt2(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
+def _settings(path: Path) -> dict[str, Any]:
+    """What `transformers` is told of the tokenizer besides its files."""
+    if not path.is_file():
+        return {}
+    try:
+        values: object = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+    return cast("dict[str, Any]", values) if isinstance(values, dict) else {}
+
+
+def _gpt2(vocabulary: Path, merges: Path, *, opens_texts: bool) -> tokenizers.Tokenizer:
     """A byte-level BPE, from what its tokens are and which pairs are merged."""
     try:
         model = models.BPE.from_file(str(vocabulary), str(merges))
@@ -37,6 +61,16 @@ def _gpt2(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
     inner = tokenizers.Tokenizer(model)
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
-    if inner.token_to_id(END) is not None:
+    end_id = inner.token_to_id(END)
+    if end_id is not None:
         inner.add_special_tokens([END])
+        if opens_texts:
+            inner.post_processor = opening(end_id)
     return inner
+
+
+def opening(end_id: int) -> processors.TemplateProcessing:
+    """What puts the end token before a text, in the words of `tokenizer.json`."""
+    return processors.TemplateProcessing(
+        single=[END, "$A"], pair=[END, "$A:0", END, "$B:1"], special_tokens=[(END, end_id)]
+    )

@@ -49,6 +49,7 @@ def main(config: EvaluateConfig, named: frozenset[str] = frozenset()) -> None:
     prepare_standard_output()
 
     with command_line.ended_at_once():
+        from minigpt.data.corpora.corpus import counted
         from minigpt.evaluate.report import page
         from minigpt.evaluate.told import as_data, comparison_rows, interval_words, rows
         from minigpt.training.progress import table
@@ -60,7 +61,7 @@ def main(config: EvaluateConfig, named: frozenset[str] = frozenset()) -> None:
         write_output("", table(facts) + "\n\n")
     found = measured(subjects, corpus, config)
     counts = {
-        "measured": f"{found.n_documents:,} document{'s' * (found.n_documents != 1)},"
+        "measured": f"{counted(found.n_documents, 'document')},"
         f" {found.total('tokens'):,} tokens, {found.total('bytes'):,} bytes,"
         f" {found.total('characters'):,} characters",
         "intervals": interval_words(found, config),

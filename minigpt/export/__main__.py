@@ -37,7 +37,7 @@ def main(config: ExportConfig, _named: frozenset[str] = frozenset()) -> None:
     plain = plain_gpt2(loaded.model, format_name)
     notes = (*plain.folded, *form.notes(plain.model, config.dtype))
     text = card(loaded, notes, format_name=format_name, dtype=config.dtype, name=place.name)
-    with built(place) as made:
+    with built(config.to, format_name, overwrite=config.overwrite) as made:
         say(f"writing {config.to}")
         form.write(made, loaded, plain.model, card=text, dtype=config.dtype)
         as_written = partial(form.as_written, dtype=config.dtype)

@@ -1,11 +1,14 @@
 """The model card: what a model is, what it was trained on and how, and how to use it."""
 
+import contextlib
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
 from minigpt.checkpoint import LoadedModel
+from minigpt.config import TrainConfig, from_plain, plain
+from minigpt.data.corpora.corpus import counted
 from minigpt.data.tokenizer import END
 from minigpt.export.place import CARD_TAG
 from minigpt.model.gpt import GPT
@@ -62,23 +65,25 @@ def title(model: GPT) -> str:
 
 
 def card(
-    loaded: LoadedModel, folded: tuple[str, ...], *, format_name: str, dtype: str, name: str
+    loaded: LoadedModel, notes: tuple[str, ...], *, format_name: str, dtype: str, name: str
 ) -> str:
     """The card of a folder or file called `name`, as Markdown without what the hub reads.
 
     A model without a record of its training (one that was imported) has no such parts.
     """
     sections = {
-        f"# {title(loaded.model)}": _model(loaded, folded, dtype),
+        f"# {title(loaded.model)}": _model(loaded, notes, dtype),
         "## Use": USES[format_name].format(name=name, block_size=loaded.model.config.block_size),
-        "## Data": _data(loaded.record),
-        "## Training": _training(loaded),
-        "## Settings": _settings(loaded.record),
     }
-    return "\n".join(f"{heading}\n\n{text}\n" for heading, text in sections.items() if text)
+    told = {"## Data": _data, "## Training": _training, "## Settings": _settings}
+    for heading, tell in told.items():
+        # a record may be an older version's: what it does not say is left out
+        with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):
+            sections[heading] = tell(loaded.record)
+    return "\n".join(f"{heading}\n\n{text}\n" for heading, text in sections.items())
 
 
-def _model(loaded: LoadedModel, folded: tuple[str, ...], dtype: str) -> str:
+def _model(loaded: LoadedModel, notes: tuple[str, ...], dtype: str) -> str:
     model, tokenizer = loaded.model, loaded.tokenizer
     opened = "is opened" if loaded.start_of_document else "is not opened"
     lines = [
@@ -86,7 +91,7 @@ def _model(loaded: LoadedModel, folded: tuple[str, ...], dtype: str) -> str:
         "",
         f"- {model.shape()}: {model.parameter_count():,} parameters, embedding and head tied",
         f"- weights as {dtype}",
-        *(f"- written in: {each}" for each in folded),
+        *(f"- {each}" for each in notes),
         f"- tokenizer: {_TOKENIZERS[tokenizer.kind]}",
         f"- `{END}` (id {tokenizer.end_id}) stands between documents; a prompt {opened} with it",
     ]
@@ -94,10 +99,7 @@ def _model(loaded: LoadedModel, folded: tuple[str, ...], dtype: str) -> str:
 
 
 def _data(record: dict[str, Any]) -> str:
-    config = record.get("config")
-    if config is None:
-        return ""
-    data = config["data"]
+    data = record["config"]["data"]
     files = ", ".join(f"`{Path(each).name}`" for each in data["path"])
     if data["corpus"] == "stories":
         held_out = "others told for validation"
@@ -107,20 +109,16 @@ def _data(record: dict[str, Any]) -> str:
         held_out = f"a share of {data['val_fraction']:g} held out for validation"
     return (
         f"Corpus `{data['corpus']}`{f' ({files})' if files else ''}:"
-        f" {record['documents']:,} documents in training, {held_out}."
+        f" {counted(record['documents'], 'document')} in training, {held_out}."
     )
 
 
-def _training(loaded: LoadedModel) -> str:
-    record = loaded.record
-    config = record.get("config")
-    if config is None:
-        return ""
-    data, optim = config["data"], config["optim"]
+def _training(record: dict[str, Any]) -> str:
+    model, data, optim = (record["config"][part] for part in ("model", "data", "optim"))
     up_to = "up to " if data["layout"] == "padded" else ""
-    rows = f"{data['batch_size']} rows of {up_to}{loaded.model.config.block_size} tokens"
+    rows = f"{data['batch_size']} rows of {up_to}{model['block_size']} tokens"
     seen = f"{record['tokens']:,} tokens in {record['train_seconds'] / 60:,.1f} minutes"
-    decay = f"weight decay {optim['weight_decay']:g}, dropout {loaded.model.config.dropout:g}"
+    decay = f"weight decay {optim['weight_decay']:g}, dropout {model['dropout']:g}"
     lines = [
         f"- {record['step']:,} steps of {rows} ({data['layout']}): {seen}",
         f"- AdamW, peak learning rate {optim['lr']:g}, schedule {optim['schedule']}, {decay}",
@@ -136,16 +134,13 @@ def _training(loaded: LoadedModel) -> str:
 
 
 def _settings(record: dict[str, Any]) -> str:
-    if "config" not in record:
-        return ""
-    shown = yaml.safe_dump(_without_places(record["config"]), sort_keys=False, allow_unicode=True)
-    return f"Paths are shortened to their last part.\n\n```yaml\n{shown}```"
-
-
-def _without_places(value: Any) -> Any:
-    """Settings with the last part of each absolute path: a card may be read by anybody."""
-    if isinstance(value, dict):
-        return {key: _without_places(each) for key, each in cast("dict[str, Any]", value).items()}
-    if isinstance(value, list):
-        return [_without_places(each) for each in cast("list[Any]", value)]
-    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+    config = from_plain(TrainConfig, record["config"] | {"resume": ""})
+    # a card may be read by anybody, whom it does not concern where the files lay
+    config.run_dir, config.init_from = Path(config.run_dir).name, Path(config.init_from).name
+    data = config.data
+    data.cache_dir = Path(data.cache_dir).name
+    data.path, data.val_path = (
+        [Path(each).name for each in paths] for paths in (data.path, data.val_path)
+    )
+    shown = yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True)
+    return f"Of paths the last part is shown.\n\n```yaml\n{shown}```"

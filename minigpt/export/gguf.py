@@ -4,12 +4,12 @@ Matrices are stored in the chosen type; norms, biases and the position table sta
 llama.cpp's own converter leaves them.
 """
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from gguf import (
@@ -30,7 +30,7 @@ from minigpt.export.card import title
 from minigpt.export.check import ReadBack
 from minigpt.export.llama_vocabulary import LlamaVocabulary, decode, encoder, llama_vocabulary
 from minigpt.export.place import CARD_KEY
-from minigpt.huggingface import NORM_EPSILON
+from minigpt.huggingface import NORM_EPSILON, taken_apart
 from minigpt.model.gpt import GPT
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -46,6 +46,8 @@ DTYPES = {
     "float16": (F16, LlamaFileType.MOSTLY_F16),
     "q8_0": (Q8_0, LlamaFileType.MOSTLY_Q8_0),
 }
+#: The largest number of each; a scale of Q8_0 is a float16, and the most that it scales is 127.
+LARGEST = {F32: math.inf, F16: 65504.0, Q8_0: 127 * 65504.0}
 #: Numbers of a row that share a scale in Q8_0.
 BLOCK = 32
 
@@ -65,17 +67,15 @@ _PARTS = {
 
 def gguf_name(name: str) -> str:
     """GGUF's name of a parameter of ours: `blk.3.ffn_up.weight` for `blocks.3.mlp.up.weight`."""
-    part, _, kind = name.rpartition(".")
-    if not part.startswith("blocks."):
-        return f"{_PARTS[part]}.{kind}"
-    _, layer, part = part.split(".", 2)
-    return f"blk.{layer}.{_PARTS[part]}.{kind}"
+    layer, part, kind = taken_apart(name)
+    return f"{_PARTS[part]}.{kind}" if layer is None else f"blk.{layer}.{_PARTS[part]}.{kind}"
 
 
 def write(path: Path, loaded: LoadedModel, model: GPT, *, card: str, dtype: str) -> None:
     """Write a plain GPT-2, the tokenizer of `loaded` and the card.
 
-    Raises `InputError` for a tokenizer that llama.cpp does not follow.
+    Raises `InputError` for a tokenizer that llama.cpp does not follow, and for a weight that
+    `dtype` has no number for.
     """
     vocabulary = llama_vocabulary(loaded.tokenizer, model.vocab_size)
     writer = GGUFWriter(path, "gpt2")
@@ -89,8 +89,8 @@ def write(path: Path, loaded: LoadedModel, model: GPT, *, card: str, dtype: str)
     _add_sizes(writer, model)
     _add_vocabulary(writer, vocabulary, loaded)
     for ours, tensor in model.state_dict().items():
-        kind = stored_as(ours, tensor.shape, dtype)
-        writer.add_tensor(gguf_name(ours), _stored(tensor, kind), raw_dtype=kind)
+        stored, kind = _stored(ours, tensor, dtype)
+        writer.add_tensor(gguf_name(ours), stored, raw_dtype=kind)
     try:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -151,21 +151,20 @@ def notes(model: GPT, dtype: str) -> tuple[str, ...]:
 
 def as_written(name: str, tensor: Tensor, dtype: str) -> Tensor:
     """A tensor in the numbers of the file; `InputError` if one of them is beyond their range."""
+    stored, kind = _stored(name, tensor, dtype)
+    return torch.from_numpy(dequantize(stored, kind))
+
+
+def _stored(name: str, tensor: Tensor, dtype: str) -> tuple[Array, GGMLQuantizationType]:
+    """A tensor as numbers of its type, or as bytes where numpy has none, and that type."""
     kind = stored_as(name, tensor.shape, dtype)
-    with np.errstate(invalid="ignore"):
-        numbers = torch.from_numpy(dequantize(_stored(tensor, kind), kind))
-    if not torch.isfinite(numbers).all():
+    largest = tensor.abs().max().item()
+    if largest > LARGEST[kind]:
         raise InputError(
-            f"dtype={dtype}: {name} holds {tensor.abs().max():g}, beyond the range of"
-            f" {kind.name}; use dtype=float32"
+            f"dtype={dtype}: {name} holds {largest:g}, beyond the range of {kind.name}; use"
+            " dtype=float32"
         )
-    return numbers
-
-
-def _stored(tensor: Tensor, kind: GGMLQuantizationType) -> Array:
-    """A tensor as numbers of the type, or as bytes where numpy has none."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return quantize(tensor.detach().numpy(), kind)
+    return quantize(tensor.detach().numpy(), kind), kind
 
 
 def read_back(path: Path) -> ReadBack:

@@ -12,11 +12,11 @@ import tokenizers
 import torch
 from safetensors import SafetensorError
 from safetensors import torch as safetensors_torch
-from tokenizers import processors
 from torch import Tensor
 
 from minigpt.checkpoint import LoadedModel, load_model
 from minigpt.data.tokenizer import END, Tokenizer
+from minigpt.data.tokenizer_files import opening
 from minigpt.errors import InputError, RunError
 from minigpt.export.card import FRONT
 from minigpt.export.check import ReadBack
@@ -114,12 +114,8 @@ def _ids(end_id: int) -> dict[str, Any]:
 def tokenizer_json(tokenizer: Tokenizer, *, opens_texts: bool) -> str:
     """The tokenizer's JSON, with the end token before every text where that is the model's way."""
     inner = tokenizers.Tokenizer.from_str(tokenizer.to_json())
-    opening = [END] if opens_texts else []
-    inner.post_processor = processors.TemplateProcessing(
-        single=[*opening, "$A"],
-        pair=[*opening, "$A:0", END, "$B:1"],
-        special_tokens=[(END, tokenizer.end_id)],
-    )
+    plain: Any = None  # which takes away what an imported tokenizer may bring
+    inner.post_processor = opening(tokenizer.end_id) if opens_texts else plain
     return inner.to_str(pretty=True)
 
 

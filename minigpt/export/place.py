@@ -5,10 +5,9 @@ import os
 import shutil
 from collections.abc import Generator
 from pathlib import Path
-from uuid import uuid4
 
 from minigpt.errors import InputError, RunError
-from minigpt.files import check_folder
+from minigpt.files import beside, check_folder
 from minigpt.output import check_output
 
 #: The files of an exported folder.
@@ -35,9 +34,11 @@ def check_place(to: str, format_name: str, *, overwrite: bool) -> Path:
         raise InputError(f"to={to!r}: is not UTF-8, so the model card cannot name it")
     path = Path(os.path.realpath(to))
     try:
-        there = path.exists()
+        there, is_link = path.exists(), path.is_symlink()
     except OSError as error:
         raise InputError(f"to={to}: cannot be looked at: {error.strerror}") from error
+    if is_link:
+        raise InputError(f"to={to}: is a link that leads to itself")
     if there and not overwrite:
         raise InputError(
             f"to={to}: exists already; name another place, or add overwrite=true to replace an"
@@ -72,6 +73,8 @@ def _check_old_folder(to: str, folder: Path) -> None:
             f"to={to}: holds {inside[0].name}, and no README.md that an export by this program"
             " writes; name another folder"
         )
+    if folder in (Path.cwd(), *Path.cwd().parents):
+        raise InputError(f"to={to}: holds the folder that you are in; name another folder")
 
 
 def _check_old_file(to: str, file: Path) -> None:
@@ -92,38 +95,35 @@ def _head(to: str, path: Path) -> bytes:
 
 
 @contextlib.contextmanager
-def built(path: Path) -> Generator[Path, None, None]:
-    """A place beside `path` for a file or a folder that gets its name once the block is through.
+def built(to: str, format_name: str, *, overwrite: bool) -> Generator[Path, None, None]:
+    """A place beside `to` for a file or a folder that gets its name once the block is through.
 
-    If the block raises, or it cannot be written (`RunError`), what was at `path` stays.
+    What has come to lie there meanwhile is refused as `check_place` does. If the block raises, or
+    it cannot be written (`RunError`), what was there stays.
     """
-    made = _beside(path)
+    path = check_place(to, format_name, overwrite=overwrite)
+    made = beside(path)
     try:
         yield made
-        _give_name(made, path)
+        _give_name(made, check_place(to, format_name, overwrite=overwrite))
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+        reason = error.strerror or f"is the disk full? {error}"
+        raise RunError(f"cannot write {to}: {reason}") from error
     finally:
         _remove(made)
 
 
 def _give_name(made: Path, path: Path) -> None:
     """Rename, in the place of what is there; a folder takes the place of an empty one only."""
-    old = _beside(path)
-    if path.is_dir():
-        path.rename(old)
+    old = beside(path)
     try:
+        if path.is_dir():
+            path.rename(old)
         made.replace(path)
-    except BaseException:
-        if old.exists():
+    finally:
+        if old.exists() and not path.exists():
             old.rename(path)
-        raise
-    _remove(old)
-
-
-def _beside(path: Path) -> Path:
-    beginning = os.fsdecode(os.fsencode(path.name)[:150])  # a name may have 255 bytes
-    return path.with_name(f".{beginning}.{uuid4().hex}.part")
+        _remove(old)
 
 
 def _remove(path: Path) -> None:

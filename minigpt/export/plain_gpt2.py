@@ -52,6 +52,11 @@ def check_expressible(config: ModelConfig, format_name: str) -> None:
             "the model has model.norm_order=post: GPT-2's norms come before each sublayer, so"
             " other programs cannot run it"
         )
+    if format_name == "gguf" and config.n_head == config.n_embd:
+        raise InputError(
+            f"the model has model.n_head={config.n_head} and model.n_embd={config.n_embd}:"
+            " llama.cpp has no heads that are one wide; format=huggingface can say them"
+        )
     if format_name == "gguf" and config.activation == "relu":
         raise InputError(
             "the model has model.activation=relu: llama.cpp runs every GPT-2 with GELU;"

@@ -140,3 +140,16 @@ class GPT(nn.Module):
             f"{config.n_layer} layers, {config.n_head} heads, {config.n_embd} wide, context"
             f" {config.block_size}, vocabulary {self.vocab_size:,}"
         )
+
+
+def state_shapes(config: ModelConfig, vocab_size: int) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor of a model by its name, without memory for any.
+
+    Raises `ValueError` for a model of more bytes than a number can count.
+    """
+    try:
+        with torch.device("meta"):
+            state = GPT(config, vocab_size).state_dict()
+    except (RuntimeError, TypeError) as error:
+        raise ValueError("of no possible model") from error
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}

@@ -2,11 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 import torch
 
 from minigpt.checkpoint import LoadedModel, load_model
-from minigpt.config import ModelConfig, TrainConfig
+from minigpt.config import SMALLEST_BPE, ModelConfig, TokenizerConfig, TrainConfig
 from minigpt.errors import InputError
 from minigpt.model.gpt import GPT
 from minigpt.run_folder import find_checkpoint
@@ -46,10 +47,35 @@ def load_origin(
     return dataclasses.replace(loaded, model=_adapted(loaded.model, changed, config.seed))
 
 
+def with_settings_of(origin: LoadedModel, config: TrainConfig) -> TrainConfig:
+    """The same settings with what a run has from another model, and where that is."""
+    kind, size = origin.tokenizer.kind, origin.tokenizer.vocab_size
+    known = size if kind == "bpe" and size >= SMALLEST_BPE else None
+    tokenizer = TokenizerConfig(kind=kind, vocab_size=known)
+    place = place_of_origin(config.init_from)
+    return dataclasses.replace(
+        config, model=origin.model.config, tokenizer=tokenizer, init_from=place
+    )
+
+
+def place_of_origin(init_from: str) -> str:
+    """A path from the root, so that it means the same from any folder; a name on the hub as it is.
+
+    "" stays.
+    """
+    path = Path(init_from)
+    return str(path.absolute()) if init_from and path.exists() else init_from
+
+
 def _adapted(model: GPT, config: ModelConfig, seed: int) -> GPT:
     """The same model with another context or dropout."""
     torch.manual_seed(seed)
-    adapted = GPT(config, model.vocab_size)
+    try:
+        adapted = GPT(config, model.vocab_size)
+    except RuntimeError as error:  # torch's word for memory that there is not
+        raise InputError(
+            f"model.block_size={config.block_size}: there is no memory for so many positions"
+        ) from error
     weights = model.state_dict()
     name = "position.weight"
     if name in weights:  # a table that was learned, and not made

@@ -33,6 +33,7 @@ from minigpt.run_folder import (
 )
 from minigpt.settings import set_value, shown, value_of
 from minigpt.training.optimizer import build_optimizer
+from minigpt.training.origin import place_of_origin
 from minigpt.training.samples import OVERFIT_LOSS
 
 #: What a resumed run may be told anew: settings, and groups that end in a dot. The rest (the model,
@@ -51,7 +52,7 @@ MAY_CHANGE = (
     "sample_every_n_steps",
 )
 #: Where the run is and what to do with it; no part of what it is.
-OF_THE_COMMAND = ("run_dir", "resume", "init_from", "doctor")
+OF_THE_COMMAND = ("run_dir", "resume", "doctor")
 #: What null stands for a derived value of (`defaults.fill`): named as null, they stay as they are.
 DERIVED = (
     "data.batch_size",
@@ -208,6 +209,8 @@ def merge(
     changes: list[str] = []
     for key in sorted(named):
         old, asked = value_of(merged, key), value_of(config, key)
+        if key == "init_from":
+            asked = place_of_origin(asked)
         stays = asked is None and key in DERIVED
         if key in OF_THE_COMMAND or asked == old or stays:
             continue

@@ -37,7 +37,7 @@ def test_a_run_tells_its_data_training_and_losses(trained: LoadedModel) -> None:
     text, record = written(trained), trained.record
     assert trained.model.shape() in text
     assert f"{trained.model.parameter_count():,} parameters" in text
-    assert "- written in: a note" in text
+    assert "- a note" in text
     assert "Corpus `text` (`lines.txt`): 72 documents in training" in text
     assert f"- 3 steps of 6 rows of 16 tokens (packed): {record['tokens']} tokens" in text
     assert "peak learning rate 0.004" in text
@@ -55,6 +55,22 @@ def test_every_setting_is_there_and_no_path_of_the_machine(trained: LoadedModel)
     assert settings["run_dir"] == "run"
     assert settings["data"]["path"] == ["lines.txt"]
     assert str(Path(config["run_dir"]).parent) not in text
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"documents": 5, "config": "x"},
+        {"documents": 5, "config": {}},
+        {"documents": 5, "config": {"data": {"path": 3}}, "val_loss": 2.0},
+        {"documents": 5, "config": {"optim": {"lr": None}}, "tokens": "many"},
+    ],
+)
+def test_what_an_older_record_does_not_say_is_left_out(make: Make, record: dict[str, Any]) -> None:
+    loaded = make("bytes")
+    text = written(LoadedModel(loaded.model, loaded.tokenizer, record))
+    assert "## Use" in text
+    assert "## Training" not in text
 
 
 def test_a_model_without_a_record_has_no_such_parts(make: Make) -> None:

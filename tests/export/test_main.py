@@ -1,5 +1,6 @@
 """The command: what it says and writes, what it refuses, what it leaves alone."""
 
+import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from minigpt.command_line import run
 from minigpt.export.__main__ import main
+from minigpt.export.check import ReadBack
 from minigpt.export.config import ExportConfig
 from minigpt.export.place import FOLDER_FILES
 from tests.conftest import Train
@@ -141,6 +143,54 @@ def test_a_number_beyond_the_types_range_is_refused(
     assert "dtype=float16: blocks.1.mlp.up.weight holds 70000" in line
     assert names(here) == ["model.ckpt"]
     assert exported(f"format={form}", "to=out") == 0
+
+
+@pytest.mark.usefixtures("here")
+def test_heads_that_are_one_wide_are_refused_by_name(make: Make, capsys: Captured) -> None:
+    make("bytes", n_head=8, n_embd=8)
+    line = refusal(capsys, "format=gguf", "to=out.gguf")
+    assert "model.n_head=8 and model.n_embd=8: llama.cpp has no heads that are one wide" in line
+    assert exported("format=huggingface", "to=out") == 0
+
+
+def test_the_folder_one_is_in_is_not_taken_away(
+    make: Make, here: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make("bytes")
+    assert exported("format=huggingface", "to=out") == 0
+    monkeypatch.chdir(here / "out")
+    again = ("checkpoint=../model.ckpt", "format=huggingface", "to=.", "overwrite=true")
+    assert "holds the folder that you are in" in refusal(capsys, *again)
+    assert names(here / "out") == sorted(FOLDER_FILES)
+
+
+def test_a_link_that_leads_to_itself(make: Make, here: Path, capsys: Captured) -> None:
+    make("bytes")
+    (here / "out").symlink_to("out")
+    for form in ("huggingface", "gguf"):
+        line = refusal(capsys, f"format={form}", "to=out", "overwrite=true")
+        assert "to=out: " in line
+    assert (here / "out").is_symlink()
+
+
+@pytest.mark.parametrize("form", ["huggingface", "gguf"])
+def test_what_comes_to_lie_there_meanwhile_stays(
+    make: Make, here: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    written = importlib.import_module(f"minigpt.export.{form}")
+
+    def while_somebody_else_writes(made: Path) -> ReadBack:
+        (here / "out").write_text("a thesis")
+        return read_back(made)
+
+    make("bytes")
+    read_back: Callable[[Path], ReadBack] = written.read_back
+    monkeypatch.setattr(written, "read_back", while_somebody_else_writes)
+    capsys.readouterr()
+    assert exported(f"format={form}", "to=out") == 2
+    assert "to=out: exists already" in capsys.readouterr().err
+    assert (here / "out").read_text() == "a thesis"
+    assert names(here) == ["model.ckpt", "out"]
 
 
 def test_gguf_without_its_package(

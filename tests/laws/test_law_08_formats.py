@@ -24,7 +24,7 @@ configs = st.builds(
     ModelConfig,
     n_layer=st.integers(1, 3),
     n_head=st.just(2),
-    n_embd=st.sampled_from([2, 6, 32]),
+    n_embd=st.sampled_from([4, 6, 32]),
     block_size=st.integers(1, 9),
     bias=st.booleans(),
     position=st.sampled_from(["learned", "sinusoidal"]),

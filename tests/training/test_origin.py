@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from minigpt.checkpoint import load_model
 from minigpt.config import ModelConfig, TrainConfig
@@ -77,6 +78,20 @@ def test_another_context_keeps_what_was_learned_of_positions(
         assert 0.01 < table[16:].std() < 0.03  # as a new model's
         assert say[0].endswith(f"positions 1 to 16 are {folder}'s, the others are new")
     assert bool(say) == (block_size != 16)
+
+
+def test_a_resumed_run_keeps_where_it_began(
+    gpt2_folder: MakeFolder, own: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = gpt2_folder(1, 1, 8, 5)
+    begun = [f"init_from={folder}", f"run_dir={tmp_path / 'run'}"]
+    assert own(*begun, "trainer.max_steps=1") == 0
+    assert own(*begun, "resume=auto", "trainer.max_steps=2") == 0
+    saved = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
+    assert saved["init_from"] == str(folder)
+    assert saved["tokenizer"] == {"kind": "bytes", "vocab_size": None}
+    assert own(*begun[1:], "resume=auto", "init_from=other", "trainer.max_steps=3") == 2
+    assert f"a resumed run keeps init_from={folder}" in capsys.readouterr().err
 
 
 def test_only_context_and_dropout_can_be_told_anew(

@@ -35,12 +35,12 @@ class Corpus:
     def summary(self) -> str:
         """One line about what was found."""
         left_out = [
-            _count(count, what)
+            counted(count, what)
             for count, what in ((self.n_blank, "blank one"), (self.n_skipped, "binary file"))
             if count
         ]
         tail = f" ({' and '.join(left_out)} left out)" if left_out else ""
-        return f"corpus {self.name}: {_count(self.n_documents, 'document')}{tail}"
+        return f"corpus {self.name}: {counted(self.n_documents, 'document')}{tail}"
 
 
 @dataclass(slots=True)
@@ -97,8 +97,8 @@ def split_corpus(
     else:
         needed = math.ceil(1 / min(fraction, 1 - fraction))
         raise InputError(
-            f"{where}: too short: {_count(found.n_documents, 'document')} of"
-            f" {_count(found.n_characters, 'character')}, and to hold out"
+            f"{where}: too short: {counted(found.n_documents, 'document')} of"
+            f" {counted(found.n_characters, 'character')}, and to hold out"
             f" data.val_fraction={fraction:g} of them at least {needed} are needed"
         )
     return Corpus(
@@ -163,8 +163,9 @@ def _place_of_cut(text: str, fraction: float) -> int:
 
 
 def _nothing(found: _Scan) -> str:
-    return f"no text in it ({_count(found.n_blank, 'blank document')} and no other)"
+    return f"no text in it ({counted(found.n_blank, 'blank document')} and no other)"
 
 
-def _count(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
+    """How many there are: `1 document`, `1,000 documents`."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
