@@ -44,6 +44,7 @@ bench: env
 	$(VENV_PYTHON) bench/soak.py
 	$(VENV_PYTHON) bench/saving.py
 	$(VENV_PYTHON) bench/decode.py
+	$(VENV_PYTHON) bench/exchange.py
 	OMP_NUM_THREADS=1 $(VENV_PYTHON) bench/memory.py
 
 # What can be made again; never runs/, and not the environment (rm -r .venv).

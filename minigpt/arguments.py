@@ -108,7 +108,7 @@ def _not_key_value(item: str, schema: type, command_groups: Iterable[str]) -> In
             return InputError(f"{rule}; write {group}={item}")
     if item in keys:
         return InputError(f"{rule}; write {item}=…")
-    text_key = "prompt" if "prompt" in keys else "data.path"
+    text_key = next(key for key in ("prompt", "checkpoint", "data.path") if key in keys)
     return InputError(
         f'{rule}; if it is a {text_key.rpartition(".")[2]}, write {text_key}="{item}"'
     )

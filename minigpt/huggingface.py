@@ -245,7 +245,9 @@ def _weight_files(folder: Path) -> list[Path]:
             return [folder / whole]
         if (folder / index).is_file():
             return _shards(folder / index)
-    raise InputError(f"{folder}: a Hugging Face model folder, but it has no {WHOLE} and no {INDEX}")
+    raise InputError(
+        f"{folder}: a Hugging Face model folder, but it has no {WHOLE}, {INDEX} or {_PICKLED}"
+    )
 
 
 def _shards(index: Path) -> list[Path]:

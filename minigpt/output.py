@@ -10,8 +10,8 @@ from pathlib import Path
 from minigpt.errors import InputError, RunError
 from minigpt.files import check_folder, written_whole
 
-#: How every report begins.
-HTML = "<!doctype html>"
+#: How every report begins, and no other page.
+HTML = "<!doctype html>\n<!-- a report by minigpt -->\n"
 
 
 def prepare_standard_output() -> None:

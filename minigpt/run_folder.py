@@ -23,6 +23,11 @@ BEST = Path("checkpoints", "best.ckpt")
 LAST = Path("checkpoints", "last.ckpt")
 #: Seconds to wait for a folder that another process holds.
 _PATIENCE = 10.0
+#: Files that hold a model and are no checkpoints, and what to do about it.
+_NO_CHECKPOINTS = {
+    ".safetensors": "is one file of a Hugging Face folder; name the folder",
+    ".gguf": "a GGUF is written for other programs; name what it was made of",
+}
 #: What a run writes beside its checkpoints.
 FILES = ("config.yaml", "metrics.csv", "summary.json", "loss.png", "samples.txt")
 
@@ -178,14 +183,15 @@ def find_checkpoint(place: str, *, for_resuming: bool = False) -> Path:
     if folder == LATEST:
         folder = latest_run() or folder
     if folder.is_file():
-        if folder.suffix == ".safetensors":
-            raise InputError(f"{place}: is one file of a Hugging Face folder; name the folder")
+        if folder.suffix in _NO_CHECKPOINTS:
+            raise InputError(f"{place}: {_NO_CHECKPOINTS[folder.suffix]}")
         return folder
     if not folder.exists():
         if not for_resuming and is_hub_name(place):
             return hub_folder(place)
         raise InputError(
-            f"{place or folder}: no such run folder or checkpoint; {_how_to_make_one()}"
+            f"{place or folder}: no such run folder, checkpoint or Hugging Face folder;"
+            f" {_how_to_make_one()}"
         )
     if (checkpoint := _checkpoint_in(folder, for_resuming=for_resuming)) is not None:
         return checkpoint

@@ -258,7 +258,7 @@ WRONG: list[tuple[str, Callable[[Path], object], str]] = [
     ("heads", lambda f: described(f, n_head=5), "must be a multiple of n_head=5"),
     ("dropout", lambda f: described(f, resid_pdrop=2), "resid_pdrop is 2; must be a number from 0"),
     ("vocab", lambda f: described(f, vocab_size=9), "tokenizer has 257 tokens and its model 9"),
-    ("no weights", lambda f: (f / "model.safetensors").unlink(), "no model.safetensors and no"),
+    ("no weights", lambda f: (f / "model.safetensors").unlink(), "no model.safetensors, model"),
     ("cut", cut_short, "model.safetensors: damaged, or not safetensors"),
     ("shard", without_a_shard, "the shard model-2-of-2.safetensors is missing"),
     ("empty name", lambda f: with_index(f, {"a": ""}), "no weight_map from tensors to the files"),
@@ -424,5 +424,7 @@ def test_what_is_no_name_on_the_hub_is_not_looked_for_there(
     place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="no such run folder or checkpoint; train one"):
+    with pytest.raises(
+        InputError, match="no such run folder, checkpoint or Hugging Face folder; train one"
+    ):
         find_checkpoint(place)

@@ -68,6 +68,11 @@ class TokenStore:
         return len(self.starts) - 1
 
     @property
+    def longest(self) -> int:
+        """Tokens of the longest document, its end token included."""
+        return int(np.diff(self.starts).max(initial=0))
+
+    @property
     def n_targets(self) -> int:
         """Tokens to predict: all but the first."""
         return len(self.tokens) - 1

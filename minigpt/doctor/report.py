@@ -8,6 +8,7 @@ import textwrap
 from typing import Any, TypeAlias, cast
 
 from minigpt.doctor.finding import Check, Finding
+from minigpt.output import HTML
 
 Findings: TypeAlias = list[tuple[Check, Finding]]
 
@@ -116,8 +117,9 @@ def page(title: str, facts: dict[str, str], findings: Findings) -> str:
 
 _text = html.escape
 
-_PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>{title}</title>
+_PAGE = (
+    HTML
+    + """<html lang="en"><meta charset="utf-8"><title>{title}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
 body {{ font: 16px/1.4 sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }}
@@ -139,6 +141,7 @@ img {{ max-width: 100% }}
 {plots}
 </html>
 """
+)
 
 
 def _plots(details: dict[str, dict[str, Any]]) -> list[str]:

@@ -43,7 +43,7 @@ def trained_subject(
         return _subject(model, stand_in, what, settings, fresh=False)
     what = prepared.corpus.summary()
     if "data" in record and prepared.folder.name != record["data"]:
-        what += "; not what the model was trained on"
+        what += "; not the run's own data"
     return _subject(model, prepared.train, what, settings, fresh=False)
 
 

@@ -5,6 +5,7 @@ second model on the same documents, and the difference. What the model found sur
 `evaluation.html`.
 """
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,6 +43,7 @@ def main(config: EvaluateConfig, named: frozenset[str] = frozenset()) -> None:
         report_path(places[0], "evaluation.html")
     )
     config.documents = expanded("documents", config.documents)
+    check_resamples(config)
     check_replaced(config.report, HTML, key="report", kind="report")
     check_replaced(config.documents, LINES, key="documents", kind="list of documents")
     if Path(config.documents).resolve() == Path(config.report).resolve():
@@ -67,14 +69,26 @@ def main(config: EvaluateConfig, named: frozenset[str] = frozenset()) -> None:
         "intervals": interval_words(found, config),
     }
     told = [*rows(found, config), *comparison_rows(found)]
-    if config.format == "json":
-        data = facts_as_data(subjects, what, config) | as_data(found, config)
-        write_output("", json_line(data | {"report": config.report}))
-    else:
-        speed = {"speed": f"{found.tokens_per_second:,.0f} tokens/s", "report": config.report}
-        shown = counts | {row.name: row.text for row in told} | speed
-        write_output("", table(shown) + "\n")
-    write_output(config.report, page(facts | counts, told, found))
+    try:
+        write_output(config.report, page(facts | counts, told, found))
+    finally:  # what was measured is not lost with a disk that is full
+        if config.format == "json":
+            data = facts_as_data(subjects, what, config) | as_data(found, config)
+            write_output("", json_line(data | {"report": config.report}))
+        else:
+            speed = {"speed": f"{found.tokens_per_second:,.0f} tokens/s", "report": config.report}
+            shown = counts | {row.name: row.text for row in told} | speed
+            write_output("", table(shown) + "\n")
+
+
+def check_resamples(config: EvaluateConfig) -> None:
+    """Raise `InputError` for too few resamples to have any beyond the ends of the intervals."""
+    needed = math.ceil(round(2 / (1 - config.confidence), 6))
+    if 0 < config.bootstrap < needed:
+        raise InputError(
+            f"bootstrap={config.bootstrap}: intervals of confidence={config.confidence:g} need"
+            f" {needed:,} resamples or more; 0 for no intervals"
+        )
 
 
 def load_models(config: EvaluateConfig, places: Sequence[Path]) -> "list[LoadedModel]":
@@ -94,23 +108,24 @@ def find_subjects(
     loaded: "Sequence[LoadedModel]",
 ) -> "tuple[list[Subject], Corpus, str]":
     """The models with the documents in their tokens, the corpus, and in words what is measured."""
-    from minigpt.evaluate.data import choose, measured_stores
+    from minigpt.evaluate.data import UNKNOWN, choose, is_own, measured_stores
     from minigpt.evaluate.measurement import Subject
     from minigpt.evaluate.scoring import stride_for
 
     strides = [stride_for(config.stride, each.model) for each in loaded]
     choice = choose(loaded[0], config.data, named, config.split)
     subjects: list[Subject] = []
-    corpus = None
     for place, each, stride in zip(places, loaded, strides, strict=True):
         name = str(as_seen_from_here(place))
         try:
-            stores, corpus = measured_stores(choice, each.tokenizer, say)
+            stores = measured_stores(choice, each.tokenizer, say)
         except InputError as error:
             raise InputError(f"{name}: {error}") from error
         subjects.append(Subject(name, each, stores, stride))
-    assert corpus is not None
-    return subjects, corpus, f"{corpus.summary()}; {choice.words}"
+    words = f"{choice.corpus.summary()}; {choice.words}"
+    if any("data" in each.record and not is_own(choice.corpus, each) for each in loaded[1:]):
+        words += f"; model B may have {UNKNOWN}"
+    return subjects, choice.corpus, words
 
 
 def facts_of(subjects: "Sequence[Subject]", what: str, config: EvaluateConfig) -> dict[str, str]:

@@ -7,7 +7,9 @@ told apart whatever colours an eye sees. What can't be seen in a text is given a
 import codecs
 import html
 import math
+import unicodedata
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 from minigpt.data.tokenizer import Tokenizer
 from minigpt.evaluate.extremes import Excerpt
@@ -21,10 +23,12 @@ _SIGNS = {code: chr(0x2400 + code) for code in range(32)} | {
     0x7F: "\u2421",
     ord("\n"): "↵\n",
     ord("\t"): "⇥\t",
-    **{code: f"⟨U+{code:04X}⟩" for code in (*range(0x80, 0xA0), 0xFFFE, 0xFFFF)},
-    # what turns the direction of all that follows
-    **{code: f"⟨U+{code:04X}⟩" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))},
+    **{code: f"⟨U+{code:04X}⟩" for code in (0xFFFE, 0xFFFF)},
 }
+
+#: Unicode's categories of what is not seen: controls, formats (which may turn the direction of all
+#: that follows), the ends of lines and paragraphs, and blanks of other widths.
+_UNSEEN = ("Cc", "Cf", "Zl", "Zp", "Zs")
 
 _WITHOUT_BREAKS = {ord("\n"): "", ord("\t"): ""}
 
@@ -44,7 +48,15 @@ def token_name(tokenizer: Tokenizer, token: int) -> str:
 
 def signs(text: str) -> str:
     """A text with signs for what can't be seen."""
-    return text.translate(_SIGNS)
+    return "".join(map(_sign, text))
+
+
+@cache
+def _sign(character: str) -> str:
+    if ord(character) in _SIGNS:
+        return _SIGNS[ord(character)]
+    unseen = character != " " and unicodedata.category(character) in _UNSEEN
+    return f"⟨U+{ord(character):04X}⟩" if unseen else character
 
 
 def pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> Iterator[str]:

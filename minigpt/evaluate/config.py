@@ -37,11 +37,11 @@ class EvaluateConfig:
     score_end: bool = setting(True, "the end of a document is a token to predict, too")
     bootstrap: int = setting(
         1000, "resamples of the documents that intervals are made from; 0 for none",
-        low=0, high=1_000_000,
+        low=0, high=100_000,
     )  # fmt: skip
     confidence: float = setting(0.95, "of the intervals", low=0.5, high=0.9999)
     samples: int = setting(
-        200, "stories to sample and judge, where data=stories; 0 for none", low=0, high=1_000_000
+        200, "stories to sample and judge, where data=stories; 0 for none", low=0, high=10_000
     )
     seed: int = setting(1337, "fixes the resamples and the samples", low=0, high=2**32 - 1)
     report: str = setting(
@@ -51,7 +51,7 @@ class EvaluateConfig:
         free_text=True,
     )
     shown_documents: int = setting(
-        10, "most and least expected documents in the report, of each", low=0, high=1000
+        10, "most and least expected documents in the report, of each", low=0, high=100
     )
     documents: str = setting(
         "", "file for what was measured of each document, a line of JSON each", free_text=True

@@ -15,6 +15,9 @@ from minigpt.settings import set_value, value_of
 #: Corpora that come with the program.
 BUILT_IN = ("stories", "stdlib")
 
+#: What is said of data that is not the run's own: the two may overlap.
+UNKNOWN = "been trained on some of it"
+
 #: Settings that say which text there is.
 _SOURCE = ("data.corpus", "data.path")
 
@@ -23,7 +26,8 @@ def run_settings(record: dict[str, Any], given: DataConfig, named: frozenset[str
     """The settings of a model's run, those of `given` that are `named` put over its data's.
 
     Where they name another text, what the run held out of its own, and how much of it was read,
-    does not hold. A model of no run (a Hugging Face folder) has what is given.
+    does not hold; where they name another corpus, neither do its files. A model of no run (a
+    Hugging Face folder) has what is given.
     """
     if "config" not in record:
         return TrainConfig(data=given)
@@ -32,6 +36,8 @@ def run_settings(record: dict[str, Any], given: DataConfig, named: frozenset[str
     whole = replace(saved, data=given)
     if any(value_of(saved, key) != value_of(whole, key) for key in _SOURCE if key in named):
         saved.data.val_path, saved.data.max_documents = [], None
+    if "data.corpus" in named and given.corpus != saved.data.corpus:
+        saved.data.path = []
     for key in chosen:
         set_value(saved, key, value_of(whole, key))
     check(saved)
@@ -45,15 +51,12 @@ def data_is_named(named: frozenset[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which part of a corpus is measured: "validation", "train" or "all", and that in words.
-
-    `named` says that the command line named the corpus, not the model's run.
-    """
+    """Which part of a corpus is measured: "validation", "train" or "all", and that in words."""
 
     data: DataConfig
     part: str
+    corpus: Corpus
     words: str
-    named: bool
 
 
 def choose(
@@ -71,7 +74,13 @@ def choose(
             " data.path=my.txt, or data=stories"
         )
     data = run_settings(record, given, named).data
-    own = _is_own(data, loaded)
+    try:
+        corpus = load_corpus(data)
+    except InputError as error:
+        if not is_named:
+            raise InputError(f"{error}; or name other data: data=text data.path=my.txt") from error
+        corpus = load_corpus(replace(data, val_fraction=0.0))  # perhaps too short to be divided
+    own = is_own(corpus, loaded)
     held_out = own or data.corpus in BUILT_IN or not is_named
     part = split or ("validation" if held_out else "all")
     words = {
@@ -79,38 +88,29 @@ def choose(
         "train": "measured on its training part",
         "all": "measured on all of it",
     }[part]
-    if "data" in record and not own:
-        words += "; not what the model was trained on"
-    elif own and part == "all":
+    if not own:
+        words += (
+            f"; not the run's own data: the model may have {UNKNOWN}" if "data" in record else ""
+        )
+    elif part == "all":
         words += ", what the model was trained on included"
     if part == "all" and data.corpus != "stories":
         data = replace(data, val_fraction=0.0)  # whole and in their order
-    return Choice(data, part, words, is_named)
+    return Choice(data, part, corpus, words)
 
 
-def _is_own(data: DataConfig, loaded: LoadedModel) -> bool:
+def is_own(corpus: Corpus, loaded: LoadedModel) -> bool:
     """Whether these are the documents, and the split, of the model's run."""
-    if "data" not in loaded.record:
-        return False
-    try:
-        return prepared_name(load_corpus(data), loaded.tokenizer) == loaded.record["data"]
-    except InputError:  # `measured_stores` reads it again and tells
-        return False
+    return prepared_name(corpus, loaded.tokenizer) == loaded.record.get("data")
 
 
 def measured_stores(
     choice: Choice, tokenizer: Tokenizer, say: Callable[[str], None]
-) -> tuple[list[TokenStore], Corpus]:
-    """The streams that hold the documents of a choice, in order, and their corpus.
+) -> list[TokenStore]:
+    """The streams that hold the documents of a choice, in order.
 
-    Raises `InputError` for a text that cannot be read, or that the tokenizer cannot encode.
+    Raises `InputError` for a text that the tokenizer cannot encode.
     """
-    try:
-        prepared = prepare(choice.data, tokenizer, say=say)
-    except InputError as error:
-        if choice.named:
-            raise
-        raise InputError(f"{error}; or name other data: data=text data.path=my.txt") from error
+    prepared = prepare(choice.data, tokenizer, say=say)
     parts = {"train": [prepared.train], "validation": [prepared.validation]}
-    stores = parts.get(choice.part, [prepared.train, prepared.validation])
-    return stores, prepared.corpus
+    return parts.get(choice.part, [prepared.train, prepared.validation])

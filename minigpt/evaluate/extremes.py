@@ -16,6 +16,10 @@ from minigpt.generation.logprobs import Scores
 
 #: Tokens of a document that are kept to be shown.
 SHOWN_TOKENS = 1500
+#: Documents of fewer tokens are shown only where there are no others.
+FEW_TOKENS = 20
+#: More bits than any byte has.
+_BEYOND = 1e9
 #: Surprising places that are kept.
 PLACES = 20
 #: Tokens before and after a place that are shown with it.
@@ -99,7 +103,9 @@ class Extremes:
     def add(self, document: Document, other: Document | None = None) -> None:
         """Look at a document, and at what the second model makes of it."""
         bits = document.bits_per_byte
-        for kept, key in ((self.least, bits), (self.most, -bits)):
+        # of a few tokens the surprise is the end's; such documents come last
+        last = 0.0 if document.n_tokens >= FEW_TOKENS else _BEYOND
+        for kept, key in ((self.least, bits - last), (self.most, -bits - last)):
             if kept.takes(key):
                 kept.add(key, excerpt(document, 0, SHOWN_TOKENS))
         losses = -document.scores.logprobs

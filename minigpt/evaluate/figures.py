@@ -118,10 +118,10 @@ def share(part: int, whole: int, confidence: float) -> Figure:
 def verdict(difference: Figure, names: tuple[str, str]) -> str:
     """What a difference in bits per byte, the second model's less the first's, says in a line."""
     size, better = abs(difference.value), names[difference.value < 0]
+    if difference.low == difference.high and difference.value == 0:
+        return "the two are equal on these documents"
     if difference.low is None or difference.high is None:
         return f"{better} is better by {size:.4f} bits per byte; there is no interval to judge it"
-    if difference.low == difference.high == 0:
-        return "the two are equal on these documents"
     low, high = sorted((abs(difference.low), abs(difference.high)))
     if difference.low <= 0 <= difference.high:
         return (

@@ -101,7 +101,7 @@ def measure(
             columns, resamples=config.bootstrap, confidence=config.confidence, seed=config.seed
         ),
         extremes,
-        _valid_samples(first.loaded, corpus, config),
+        _valid_samples(first, corpus, config),
         float(n_scored) / max(seconds, 1e-9),
     )
 
@@ -166,13 +166,14 @@ def n_scored(subjects: Sequence[Subject], config: EvaluateConfig) -> int:
     return sum(n_targets(each.stores, score_end=config.score_end) for each in subjects)
 
 
-def _valid_samples(loaded: LoadedModel, corpus: Corpus, config: EvaluateConfig) -> Figure | None:
+def _valid_samples(subject: Subject, corpus: Corpus, config: EvaluateConfig) -> Figure | None:
     if corpus.log_probability is None or not config.samples:
         return None
     found = valid_share(
-        loaded.model,
-        loaded.tokenizer,
+        subject.loaded.model,
+        subject.loaded.tokenizer,
         corpus.log_probability,
+        longest=max(store.longest for store in subject.stores),
         count=config.samples,
         seed=config.seed,
     )

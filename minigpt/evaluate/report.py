@@ -12,6 +12,7 @@ from minigpt.evaluate.extremes import Excerpt, Extremes
 from minigpt.evaluate.measurement import Measurement
 from minigpt.evaluate.scoring import Floats
 from minigpt.evaluate.told import Row
+from minigpt.output import HTML
 
 #: Kinds of token that are listed at either end, and how often one has to have come.
 KINDS, LEAST_COUNT = 15, 10
@@ -31,7 +32,11 @@ def page(facts: dict[str, str], rows: Sequence[Row], found: Measurement) -> str:
     least, most = extremes.least.ranked(), extremes.most.ranked()
     sections = [
         _histogram(found),
-        _documents("The least expected documents", least[: found.n_documents - half], tokenizer),
+        _documents(
+            "The least expected documents" if half else "The document",
+            least[: found.n_documents - half],
+            tokenizer,
+        ),
         _documents("The most expected documents", most[:half], tokenizer),
         _differences(found),
         _places(extremes, tokenizer),
@@ -88,10 +93,10 @@ def _bars(counts: Sequence[int], edges: Floats, mean: float) -> str:
                              (1, "end"))
     )  # fmt: skip
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT + 24}" role="img" aria-label="Documents by bits per'
+        f'<svg viewBox="0 -20 {_WIDTH} {_HEIGHT + 44}" role="img" aria-label="Documents by bits per'
         f' byte">{bars}<line x1="0" x2="{_WIDTH}" y1="{_HEIGHT}" y2="{_HEIGHT}"/>'
         f'<line class="mean" x1="{at:.1f}" x2="{at:.1f}" y1="0" y2="{_HEIGHT}"/>'
-        f'<text x="2" y="12">{most:,}</text>{ticks}</svg>'
+        f'<text x="2" y="-4">at most {most:,}</text>{ticks}</svg>'
     )
 
 
@@ -195,8 +200,9 @@ def _colours() -> str:
     return f"{light}\n@media (prefers-color-scheme: dark) {{ {dark}}}"
 
 
-_PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Evaluation of a model</title>
+_PAGE = (
+    HTML
+    + """<html lang="en"><meta charset="utf-8"><title>Evaluation of a model</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <style>
@@ -216,7 +222,7 @@ h3 {{ font-size: 1rem; margin: 1.4rem 0 .3rem }}
   unicode-bidi: isolate }}
 .text b, .legend b {{ font-weight: normal; border-radius: 2px }}
 .here {{ outline: 2px solid var(--ink); outline-offset: -1px }}
-.legend {{ display: flex; flex-wrap: wrap; gap: .4rem 1rem; white-space: nowrap }}
+.legend {{ display: grid; grid-template-columns: repeat(5, max-content); gap: .6rem 1.6rem }}
 .columns td:first-child {{ white-space: pre }}
 .columns {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(18rem, 1fr)); gap: 1rem }}
 svg {{ width: 100%; height: auto }} svg text {{ font-size: 12px; fill: var(--soft) }}
@@ -235,3 +241,4 @@ the pointer rests on it. What no eye would see has a sign: &#8629; a new line, &
 {sections}
 </html>
 """
+)

@@ -55,12 +55,13 @@ def rows(found: Measurement, config: EvaluateConfig) -> list[Row]:
         ),
     ]
     if "gap" in figures:
+        form = ".4f" if figures["gap"].value >= 0 else "+.4f"  # of few documents it may be less
         told.append(
             Row(
                 "floor",
                 f"{with_interval(figures['floor'], '.4f')} nats a token; this model is"
-                f" {with_interval(figures['gap'], '.4f')} above it",
-                "the least that any model of these documents can have",
+                f" {with_interval(figures['gap'], form)} above it",
+                "the loss of the grammar itself, which no model can be below on average",
             )
         )
     if found.valid is not None:

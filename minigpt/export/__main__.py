@@ -43,7 +43,7 @@ def main(config: ExportConfig, _named: frozenset[str] = frozenset()) -> None:
         as_written = partial(form.as_written, dtype=config.dtype)
         say("comparing what was written with the model")
         figures = checked(loaded, plain.model, form.read_back(made), as_written)
-    write_output("", report(config, checkpoint, notes, figures))
+    write_output("", report(config, checkpoint, loaded, notes, figures))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The model card: what a model is, what it was trained on and how, and how to use it."""
 
 import contextlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from minigpt.checkpoint import LoadedModel
 from minigpt.config import TrainConfig, from_plain, plain
 from minigpt.data.corpora.corpus import counted
 from minigpt.data.tokenizer import END
+from minigpt.errors import InputError
 from minigpt.export.place import CARD_TAG
+from minigpt.generation.prompts import prompt_ids
 from minigpt.model.gpt import GPT
 from minigpt.training.loss import perplexity
 
@@ -25,26 +28,27 @@ tags:
 
 """
 
-#: How to use a folder or a file of the name that is put in, in Markdown.
+#: How to use a folder or a file called `name`, in Markdown; both programs end with the context.
 USES = {
     "huggingface": """```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 model = AutoModelForCausalLM.from_pretrained("{name}")
 tokenizer = AutoTokenizer.from_pretrained("{name}")
-prompt = tokenizer("Once upon a time", return_tensors="pt")
-ids = model.generate(**prompt, do_sample=True, max_new_tokens=50)
+prompt = tokenizer({quoted}, return_tensors="pt")
+ids = model.generate(**prompt, do_sample=True, max_new_tokens={room})
 print(tokenizer.decode(ids[0], skip_special_tokens=True))
 ```
 
-In minigpt: `python generate.py checkpoint={name} prompt="Once upon a time"`""",
-    "gguf": """In llama.cpp: `llama-completion -m {name} -p "Once upon a time" -n 50`; in Python:
+The prompt and what follows it are {block_size} tokens at most. In minigpt, which goes on past them:
+`python generate.py checkpoint={name} prompt={quoted}`""",
+    "gguf": """In llama.cpp: `llama-completion -m {name} -p {quoted} -n {room}`; in Python:
 
 ```python
 from llama_cpp import Llama
 
 model = Llama("{name}", n_ctx={block_size})
-print(model("Once upon a time", max_tokens=50)["choices"][0]["text"])
+print(model({quoted}, max_tokens={room})["choices"][0]["text"])
 ```
 
 The prompt and what follows it are {block_size} tokens at most. llama.cpp rounds a context up to a
@@ -73,7 +77,7 @@ def card(
     """
     sections = {
         f"# {title(loaded.model)}": _model(loaded, notes, dtype),
-        "## Use": USES[format_name].format(name=name, block_size=loaded.model.config.block_size),
+        "## Use": USES[format_name].format(name=name, **example(loaded)),
     }
     told = {"## Data": _data, "## Training": _training, "## Settings": _settings}
     for heading, tell in told.items():
@@ -81,6 +85,26 @@ def card(
         with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):
             sections[heading] = tell(loaded.record)
     return "\n".join(f"{heading}\n\n{text}\n" for heading, text in sections.items())
+
+
+def example(loaded: LoadedModel) -> dict[str, Any]:
+    """A beginning that the model can read, `quoted`, and the `room` for tokens after it."""
+    tokenizer, block_size = loaded.tokenizer, loaded.model.config.block_size
+    letters = (text for text in map(_text, tokenizer.token_bytes) if text.isalpha())
+    prompt, n_tokens = "", 1
+    for prompt in ("Once upon a time", "Once", next(letters, " ")):
+        with contextlib.suppress(InputError):  # a character that the tokenizer does not know
+            opened = loaded.start_of_document
+            n_tokens = len(prompt_ids(tokenizer, prompt, start_of_document=opened))
+            if 2 * n_tokens <= block_size:
+                break
+    room = max(1, min(50, block_size - n_tokens))
+    quoted = json.dumps(prompt, ensure_ascii=False)
+    return {"block_size": block_size, "quoted": quoted, "room": room}
+
+
+def _text(token: bytes) -> str:
+    return token.decode("utf-8", "ignore")
 
 
 def _model(loaded: LoadedModel, notes: tuple[str, ...], dtype: str) -> str:
@@ -119,7 +143,9 @@ def _training(record: dict[str, Any]) -> str:
     rows = f"{data['batch_size']} rows of {up_to}{model['block_size']} tokens"
     seen = f"{record['tokens']:,} tokens in {record['train_seconds'] / 60:,.1f} minutes"
     decay = f"weight decay {optim['weight_decay']:g}, dropout {model['dropout']:g}"
+    begun = Path(record["config"]["init_from"]).name
     lines = [
+        *([f"- began with the weights of `{begun}`"] if begun else []),
         f"- {record['step']:,} steps of {rows} ({data['layout']}): {seen}",
         f"- AdamW, peak learning rate {optim['lr']:g}, schedule {optim['schedule']}, {decay}",
     ]

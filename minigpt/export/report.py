@@ -3,20 +3,28 @@
 import shlex
 from pathlib import Path
 
+from minigpt.checkpoint import LoadedModel
+from minigpt.export.card import example
 from minigpt.export.check import Checked
 from minigpt.export.config import ExportConfig
 from minigpt.run_folder import shown_command
 from minigpt.training.progress import table
 
 
-def report(config: ExportConfig, checkpoint: Path, notes: tuple[str, ...], figures: Checked) -> str:
+def report(
+    config: ExportConfig,
+    checkpoint: Path,
+    loaded: LoadedModel,
+    notes: tuple[str, ...],
+    figures: Checked,
+) -> str:
     """A few lines, the last ones to be copied."""
     facts = {
         "model": str(checkpoint),
         "written": f"{config.to} ({config.format}, {config.dtype}, {_size(Path(config.to))})",
         "changed": "\n".join(notes),
         "checked": "\n".join(_checked(figures)),
-        "use": "\n".join(_use(config)),
+        "use": "\n".join(_use(config, loaded)),
     }
     lines = {name: text.replace("\n", "\n" + " " * 12) for name, text in facts.items() if text}
     return table(lines) + "\n"
@@ -41,10 +49,11 @@ def _checked(figures: Checked) -> list[str]:
     ]
 
 
-def _use(config: ExportConfig) -> list[str]:
+def _use(config: ExportConfig, loaded: LoadedModel) -> list[str]:
     place = shlex.quote(config.to)
     if config.format == "gguf":
-        return [f'llama-completion -m {place} -p "Once upon a time" -n 50']
+        shown = example(loaded)
+        return [f"llama-completion -m {place} -p {shown['quoted']} -n {shown['room']}"]
     return [
         f"transformers.AutoModelForCausalLM.from_pretrained({config.to!r})",
         f"transformers.AutoTokenizer.from_pretrained({config.to!r})",

@@ -70,7 +70,7 @@ def windows_of(n_tokens: int, block_size: int, stride: int, text: int = 0) -> It
     """The windows in which a text is read: each token but the first is scored in one of them.
 
     The first window scores all it can, every later one the `stride` tokens that it has moved by
-    (the last one those that are left): they are given at least block_size - stride tokens before
+    (the last one those that are left): they are given more than block_size - stride tokens before
     them, and no token more than `block_size`.
     """
     first = 1

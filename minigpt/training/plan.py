@@ -56,7 +56,7 @@ def plan(
         if start.folder is not None and start.checkpoint.name != LAST.name:
             lines["goes on"] += "; what the run had after that step is given up"
     elif config.init_from:
-        lines["starts from"] = config.init_from
+        lines["begins as"] = config.init_from
     lines |= {
         "data": data.description,
         "tokens": f"{data.train_tokens:,} to train on, {data.validation_tokens:,} held out",

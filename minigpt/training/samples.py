@@ -19,15 +19,22 @@ OVERFIT_LOSS = 0.01
 OVERFIT_PROMPT = 6
 
 
-def sample_texts(model: GPT, tokenizer: Tokenizer, *, count: int = 1, seed: int = 0) -> list[str]:
+def sample_texts(
+    model: GPT,
+    tokenizer: Tokenizer,
+    *,
+    count: int = 1,
+    seed: int = 0,
+    max_new_tokens: int = SAMPLE_TOKENS,
+) -> list[str]:
     """Documents written from their start, at temperature 1 without filters.
 
-    Each ends where the model ends it, or after `SAMPLE_TOKENS` tokens.
+    Each ends where the model ends it, or after `max_new_tokens`.
     """
     was_training = model.training
     model.eval()
     decoding = Decoding(
-        end_id=tokenizer.end_id, vocab_size=tokenizer.vocab_size, max_new_tokens=SAMPLE_TOKENS
+        end_id=tokenizer.end_id, vocab_size=tokenizer.vocab_size, max_new_tokens=max_new_tokens
     )
     written = generate(
         model, [[tokenizer.end_id]], decoding, seed=seed, num_samples=count, batch_size=100
@@ -60,11 +67,16 @@ def valid_share(
     tokenizer: Tokenizer,
     log_probability: Callable[[str], float],
     *,
+    longest: int,
     count: int = JUDGED_SAMPLES,
     seed: int = 0,
 ) -> float:
-    """The share of `count` samples that the corpus could have contained."""
-    texts = sample_texts(model, tokenizer, count=count, seed=seed)
+    """The share of `count` samples that the corpus could have contained.
+
+    `longest` is the length in tokens of the corpus's longest document: a sample may be as long.
+    """
+    room = max(SAMPLE_TOKENS, longest)
+    texts = sample_texts(model, tokenizer, count=count, seed=seed, max_new_tokens=room)
     return sum(log_probability(text) > float("-inf") for text in texts) / len(texts)
 
 

@@ -86,7 +86,12 @@ def finish(end: RunEnd, validation: Callable[[], Iterable[Batch]], *, floor: flo
         )
     share = None
     if data.corpus.log_probability is not None:
-        share = valid_share(best.model, best.tokenizer, data.corpus.log_probability)
+        share = valid_share(
+            best.model,
+            best.tokenizer,
+            data.corpus.log_probability,
+            longest=data.validation.longest,
+        )
     plot_losses(folder, floor=floor)
     n_targets = data.validation.n_targets
     summary = _write_summary(

@@ -112,7 +112,7 @@ def test_other_data_than_the_model_was_trained_on_is_said(
     text.write_text("the sea of stars\n" * 40, encoding="utf-8")
     named = (f"checkpoint={trained}", f"data.path={text}", f"report={tmp_path / 'a.html'}")
     assert doctor(*named) == 0
-    assert "not what the model was trained on" in capsys.readouterr().out
+    assert "not the run's own data" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

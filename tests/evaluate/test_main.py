@@ -109,11 +109,45 @@ def test_another_text_is_measured_whole(
     text.write_text("the sea", encoding="utf-8")  # too short to be split
     found = evaluated(f"checkpoint={trained}", f"data.path={text}", "data.document=file")
     assert (found["documents"], found["bytes"], found["resamples"]) == (1, 7, 0)
-    assert "all of it; not what the model was trained on" in found["data"]
+    assert "all of it; not the run's own data" in found["data"]
     assert found["figures"]["nats_per_token"]["low"] is None
     assert evaluate(f"checkpoint={trained}", f"data.path={text}", "data.document=file",
                     f"report={tmp_path / 'r.html'}") == 0  # fmt: skip
     assert "one document does not show how much documents differ" in capsys.readouterr().out
+
+
+def test_a_model_of_ones_own_text_is_measured_on_what_comes_with_the_program(
+    train: Train, tmp_path: Path, evaluated: Evaluated
+) -> None:
+    bytes_too = train.only(lambda item: item != "tokenizer=char")
+    run_dir = f"run_dir={tmp_path / 'run'}"
+    assert bytes_too(run_dir, "tokenizer=bytes", "trainer.max_steps=1") == 0
+    few = ("data.max_documents=3", "samples=2", "bootstrap=0")
+    found = evaluated(f"checkpoint={tmp_path / 'run'}", "data=stories", *few)
+    assert found["documents"] == 1
+    assert "stories" in found["data"]
+    assert "may have been trained on some of it" in found["data"]
+
+
+def test_the_report_is_there_when_nobody_reads_the_figures(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from minigpt.evaluate import __main__ as command
+
+    shown: list[str] = []
+
+    def to_a_reader_who_goes(output: str, text: str) -> None:
+        if not output:
+            shown.append(text)
+            raise BrokenPipeError if report.exists() else AssertionError("shown before written")
+        write_output(output, text)
+
+    report = tmp_path / "r.html"
+    write_output = command.write_output
+    monkeypatch.setattr(command, "write_output", to_a_reader_who_goes)
+    assert evaluate(f"checkpoint={trained}", "format=json", f"report={report}") == 1
+    assert report.is_file()
+    assert len(shown) == 1
 
 
 def test_the_text_of_the_run_by_another_way_is_its_own(
@@ -270,6 +304,10 @@ def test_a_hugging_face_folder_is_measured_on_what_is_named(
             ("checkpoint=run", "data=stories", "data.path=a.txt"),
             "data.path=a.txt: data=stories reads no file",
         ),
+        (("checkpoint=run", "bootstrap=39"), "bootstrap=39: intervals of confidence=0.95 need 40"),
+        (("checkpoint=run", "confidence=0.9999"), "need 20,000 resamples or more; 0 for no"),
+        (("checkpoint=run", "report=page.html"), "report=page.html: is there already and is no"),
+        (("checkpoint=run", "data=jsonl"), "data.path"),
         (("checkpoint=run", "confidence=1"), "confidence=1.0: must be float"),
         (("-m", "seed=1,2"), "sweeps are for train.py"),
     ],
@@ -283,6 +321,7 @@ def test_a_wrong_setting_gets_a_line(
 ) -> None:
     monkeypatch.chdir(trained.parent)
     Path("umlaut.txt").write_text("the sea\nschön\n", encoding="utf-8")
+    Path("page.html").write_text("<!doctype html>\n<p>my own", encoding="utf-8")
     before = {path for path in Path().rglob("*") if path.is_file()}
     assert evaluate(*settings) == 2
     shown = capsys.readouterr()

@@ -19,6 +19,7 @@ from minigpt.evaluate.coloured import (
     legend,
     percent,
     pieces,
+    signs,
     step,
     token_name,
 )
@@ -131,6 +132,13 @@ def test_what_is_not_seen_has_a_sign() -> None:
     assert shown == "⟨U+202E⟩⟨U+0085⟩⟨U+FFFE⟩"
     assert token_name(tokenizer, tokenizer.encode("\n")[0]) == "“↵”"
     assert token_name(tokenizer, tokenizer.vocab_size + 2).endswith("in no text")
+
+
+@pytest.mark.parametrize(
+    "character", ["\u200b", "\ufeff", "\u00ad", "\u2028", "\u00a0", "\u3000", "\u200d", "\u061c"]
+)
+def test_no_blank_passes_for_another(character: str) -> None:
+    assert signs(f"a{character}b c") == f"a⟨U+{ord(character):04X}⟩b c"
 
 
 def test_colours_rise_with_surprise() -> None:

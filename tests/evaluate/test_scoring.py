@@ -9,7 +9,7 @@ from minigpt.data.token_store import TokenStore
 from minigpt.data.tokenizer import Tokenizer, train_tokenizer
 from minigpt.errors import InputError
 from minigpt.evaluate import scoring
-from minigpt.evaluate.extremes import PLACES, SHOWN_TOKENS, Extremes
+from minigpt.evaluate.extremes import FEW_TOKENS, PLACES, SHOWN_TOKENS, Extremes
 from minigpt.evaluate.scoring import Document, n_targets, scored_documents, stride_for
 from minigpt.generation.logprobs import Scores, score_texts
 from minigpt.model.gpt import GPT
@@ -86,8 +86,10 @@ def test_extremes_are_those_of_all_documents_sorted() -> None:
     for each in documents:
         kept.add(each)
     order = sorted(documents, key=lambda each: each.bits_per_byte)
-    assert [e.number for _, e in kept.most.ranked()] == [e.number for e in order[:7]]
-    assert [e.number for _, e in kept.least.ranked()] == [e.number for e in order[::-1][:7]]
+    long = [each for each in order if each.n_tokens >= FEW_TOKENS]
+    assert 7 <= len(long) < len(order)
+    assert [e.number for _, e in kept.most.ranked()] == [e.number for e in long[:7]]
+    assert [e.number for _, e in kept.least.ranked()] == [e.number for e in long[::-1][:7]]
     losses = sorted((x for each in documents for x in -each.scores.logprobs), reverse=True)
     assert [loss for loss, _ in kept.places.ranked()] == losses[:PLACES]
     for loss, (shown, place) in kept.places.ranked():
@@ -96,6 +98,13 @@ def test_extremes_are_those_of_all_documents_sorted() -> None:
         assert whole[shown.start + place] == -loss
     assert kept.counts[1] == sum(len(each.scores.logprobs) for each in documents)
     assert kept.sums[1] == pytest.approx(sum(each.nats for each in documents))
+
+
+def test_documents_of_a_few_tokens_are_shown_where_there_are_no_others() -> None:
+    kept = Extremes(10, 5)
+    for number, losses in enumerate(([9.0], [0.5] * FEW_TOKENS, [2.0])):
+        kept.add(document(number, losses))
+    assert [shown.number for _, shown in kept.least.ranked()] == [1, 0, 2]
 
 
 def test_of_a_long_document_a_part_is_kept() -> None:

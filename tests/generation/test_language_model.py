@@ -223,7 +223,7 @@ def test_what_cannot_be_loaded_is_said(checkpoint: Callable[..., Path], tmp_path
         minigpt.load(checkpoint(), device="tpu")
     with pytest.raises(InputError, match="batch_size=0"):
         minigpt.load(checkpoint(), batch_size=0)
-    with pytest.raises(InputError, match="no such run folder or checkpoint"):
+    with pytest.raises(InputError, match="no such run folder, checkpoint"):
         minigpt.load(tmp_path / "none")
 
 

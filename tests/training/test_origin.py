@@ -35,7 +35,7 @@ def test_a_new_run_starts_where_another_ended(
     validation = column(read_metrics(second / "metrics.csv"), "val_loss")
     assert [step for step, _ in validation] == [1, 2]
     assert (second / LAST).is_file()
-    assert "starts from" in capsys.readouterr().err
+    assert "begins as:" in capsys.readouterr().err
     assert train(f"init_from={first}", "trainer.max_steps=2") == 2
     assert "brings its own" in capsys.readouterr().err
 
