@@ -10,9 +10,6 @@ from pathlib import Path
 from minigpt.errors import InputError, RunError
 from minigpt.files import check_folder, written_whole
 
-#: How every report begins, and no other page.
-HTML = "<!doctype html>\n<!-- a report by minigpt -->\n"
-
 
 def prepare_standard_output() -> None:
     """Write UTF-8 as files do; a terminal of another encoding gets ? for what it cannot show.
@@ -48,6 +45,11 @@ def check_output(output: str, *, key: str = "output") -> None:
         check_folder(folder, f"{key}={output}")
     elif not os.access(path, os.W_OK):
         raise InputError(f"{key}={output}: cannot be written to")
+
+
+def beginning_of_page(title: str) -> str:
+    """How a report begins, by which it is known again."""
+    return f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title>\n'
 
 
 def check_replaced(output: str, begins: str, *, key: str, kind: str) -> None:

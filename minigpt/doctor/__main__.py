@@ -9,10 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minigpt import command_line
-from minigpt.doctor.config import DoctorConfig
+from minigpt.doctor.config import TITLE, DoctorConfig
 from minigpt.errors import InputError
 from minigpt.json_lines import json_line
-from minigpt.output import HTML, check_replaced, prepare_standard_output, say, write_output
+from minigpt.output import (
+    beginning_of_page,
+    check_replaced,
+    prepare_standard_output,
+    say,
+    write_output,
+)
 from minigpt.run_folder import as_seen_from_here, find_checkpoint, report_path
 
 if TYPE_CHECKING:
@@ -30,7 +36,7 @@ def main(config: DoctorConfig, named: frozenset[str] = frozenset()) -> int:
         raise InputError(f"checkpoint={config.checkpoint}: brings its own {group}; leave yours out")
     checkpoint = None if new else find_checkpoint(config.checkpoint)
     report = config.report or str(report_path(checkpoint, "doctor.html"))
-    check_replaced(report, HTML, key="report", kind="report")
+    check_replaced(report, beginning_of_page(TITLE), key="report", kind="report")
     prepare_standard_output()
 
     from minigpt.doctor.examination import CHECKS, examine_aloud
@@ -51,7 +57,7 @@ def main(config: DoctorConfig, named: frozenset[str] = frozenset()) -> int:
     show(table(facts) + "\n")
     findings = examine_aloud(subject, CHECKS, show)
     show(f"\n{verdict(findings)}\nreport: {report}")
-    write_output(report, page("Examination of a model", facts, findings))
+    write_output(report, page(facts, findings))
     if config.format == "json":
         write_output("", json_line(facts | {"report": report, "checks": as_data(findings)}))
     return 0 if first_failure(findings) is None else 1

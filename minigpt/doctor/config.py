@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from minigpt.config import DataConfig, ModelConfig, TokenizerConfig
 from minigpt.settings import setting
 
+#: What the report is called.
+TITLE = "Examination of a model"
+
 
 @dataclass(kw_only=True, slots=True)
 class DoctorConfig:

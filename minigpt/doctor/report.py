@@ -7,8 +7,9 @@ import math
 import textwrap
 from typing import Any, TypeAlias, cast
 
+from minigpt.doctor.config import TITLE
 from minigpt.doctor.finding import Check, Finding
-from minigpt.output import HTML
+from minigpt.output import beginning_of_page
 
 Findings: TypeAlias = list[tuple[Check, Finding]]
 
@@ -95,7 +96,7 @@ def _finite(value: Any) -> Any:
             return value
 
 
-def page(title: str, facts: dict[str, str], findings: Findings) -> str:
+def page(facts: dict[str, str], findings: Findings) -> str:
     """The whole examination as one HTML file, plots included."""
     table = "".join(f"<tr><th>{_text(k)}<td>{_text(v)}" for k, v in facts.items())
     rows = "".join(
@@ -106,8 +107,7 @@ def page(title: str, facts: dict[str, str], findings: Findings) -> str:
         )
         for number, (check, finding) in enumerate(findings, start=1)
     )
-    return _PAGE.format(
-        title=_text(title),
+    return beginning_of_page(TITLE) + _PAGE.format(
         verdict=_text(verdict(findings)),
         facts=table,
         rows=rows,
@@ -117,10 +117,7 @@ def page(title: str, facts: dict[str, str], findings: Findings) -> str:
 
 _text = html.escape
 
-_PAGE = (
-    HTML
-    + """<html lang="en"><meta charset="utf-8"><title>{title}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
+_PAGE = """<meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
 body {{ font: 16px/1.4 sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }}
 table {{ border-collapse: collapse; width: 100% }}
@@ -133,7 +130,7 @@ td p {{ margin: .2rem 0; color: #555 }} p:empty {{ display: none }}
 .failed {{ background: #fdecee }} .warning {{ background: #fff6e0 }}
 img {{ max-width: 100% }}
 </style>
-<h1>{title}</h1>
+<h1>Examination of a model</h1>
 <p><b>{verdict}</b></p>
 <table>{facts}</table>
 <h2>Checks</h2>
@@ -141,7 +138,6 @@ img {{ max-width: 100% }}
 {plots}
 </html>
 """
-)
 
 
 def _plots(details: dict[str, dict[str, Any]]) -> list[str]:

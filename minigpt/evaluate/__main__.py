@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from minigpt import command_line
 from minigpt.errors import InputError
-from minigpt.evaluate.config import EvaluateConfig
+from minigpt.evaluate.config import TITLE, EvaluateConfig
 from minigpt.json_lines import json_line
 from minigpt.output import (
-    HTML,
+    beginning_of_page,
     check_replaced,
     opened_output,
     prepare_standard_output,
@@ -44,7 +44,7 @@ def main(config: EvaluateConfig, named: frozenset[str] = frozenset()) -> None:
     )
     config.documents = expanded("documents", config.documents)
     check_resamples(config)
-    check_replaced(config.report, HTML, key="report", kind="report")
+    check_replaced(config.report, beginning_of_page(TITLE), key="report", kind="report")
     check_replaced(config.documents, LINES, key="documents", kind="list of documents")
     if Path(config.documents).resolve() == Path(config.report).resolve():
         raise InputError(f"documents={config.documents}: is the report too; name another file")

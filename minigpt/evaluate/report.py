@@ -8,11 +8,12 @@ import numpy as np
 
 from minigpt.data.tokenizer import Tokenizer
 from minigpt.evaluate.coloured import coloured, legend, percent, token_name
+from minigpt.evaluate.config import TITLE
 from minigpt.evaluate.extremes import Excerpt, Extremes
 from minigpt.evaluate.measurement import Measurement
 from minigpt.evaluate.scoring import Floats
 from minigpt.evaluate.told import Row
-from minigpt.output import HTML
+from minigpt.output import beginning_of_page
 
 #: Kinds of token that are listed at either end, and how often one has to have come.
 KINDS, LEAST_COUNT = 15, 10
@@ -42,7 +43,7 @@ def page(facts: dict[str, str], rows: Sequence[Row], found: Measurement) -> str:
         _places(extremes, tokenizer),
         _kinds(extremes, tokenizer),
     ]
-    return _PAGE.format(
+    return beginning_of_page(TITLE) + _PAGE.format(
         facts="".join(f"<tr><th>{_text(k)}<td>{_text(v)}" for k, v in facts.items()),
         rows="".join(
             f"<tr><th>{_text(row.name)}<td>{_text(row.text)}<br><small>{_text(row.meaning)}</small>"
@@ -200,10 +201,7 @@ def _colours() -> str:
     return f"{light}\n@media (prefers-color-scheme: dark) {{ {dark}}}"
 
 
-_PAGE = (
-    HTML
-    + """<html lang="en"><meta charset="utf-8"><title>Evaluation of a model</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
+_PAGE = """<meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <style>
 :root {{ --paper: #fff; --ink: #1a1a1a; --soft: #595959; --line: #ddd; --bar: #4477aa }}
@@ -241,4 +239,3 @@ the pointer rests on it. What no eye would see has a sign: &#8629; a new line, &
 {sections}
 </html>
 """
-)
