@@ -10,7 +10,7 @@ from minigpt.config import TrainConfig
 from minigpt.defaults import Device, device_count
 from minigpt.model.gpt import GPT
 from minigpt.progress import clock
-from minigpt.run_folder import LAST
+from minigpt.run_folder import LAST, as_seen_from_here
 from minigpt.training.memory import Memory, gigabytes, suggestions
 from minigpt.training.progress import table
 from minigpt.training.resume import Start
@@ -56,7 +56,7 @@ def plan(
         if start.folder is not None and start.checkpoint.name != LAST.name:
             lines["goes on"] += "; what the run had after that step is given up"
     elif config.init_from:
-        lines["begins as"] = config.init_from
+        lines["begins as"] = str(as_seen_from_here(Path(config.init_from)))
     lines |= {
         "data": data.description,
         "tokens": f"{data.train_tokens:,} to train on, {data.validation_tokens:,} held out",
