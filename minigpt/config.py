@@ -15,9 +15,6 @@ from minigpt.settings import check_ranges, flat, nearest, set_value, setting, se
 
 _Schema = TypeVar("_Schema")
 
-#: Tokens of a BPE vocabulary that has every byte, and the end token.
-SMALLEST_BPE = 257
-
 
 @dataclass(kw_only=True, slots=True)
 class ModelConfig:
@@ -94,9 +91,7 @@ class TokenizerConfig:
         choices=("bpe", "char", "bytes"),
     )  # fmt: skip
     vocab_size: int | None = setting(
-        None,
-        "tokens of a BPE vocabulary to aim for, 256 bytes and the end token included",
-        low=SMALLEST_BPE,
+        None, "tokens of a BPE vocabulary to aim for, 256 bytes and the end token included", low=257
     )
 
 

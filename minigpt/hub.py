@@ -14,9 +14,16 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 #: What the name of a file ends in, and that of a model does not.
 _OF_FILES = (".ckpt", ".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json")
 #: What is read of a model; weights in torch's older format only where it has no others.
-_FILES = ("config.json", "tokenizer.json", "vocab.json", "merges.txt")
-_WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
-_OLDER_WEIGHTS = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
+FILES = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+)
+WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
+OLDER_WEIGHTS = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 #: Seconds to wait for the hub's first answer.
 _PATIENCE = 5.0
 
@@ -42,8 +49,8 @@ def hub_folder(name: str) -> Path:
     if not sys.stderr.isatty():
         disable_progress_bars()
     try:
-        for weights in (_WEIGHTS, _OLDER_WEIGHTS):
-            patterns = [*_FILES, *weights]
+        for weights in (WEIGHTS, OLDER_WEIGHTS):
+            patterns = [*FILES, *weights]
             folder = Path(download(name, allow_patterns=patterns, etag_timeout=_PATIENCE))
             if any(folder.glob(weights[0])):
                 break

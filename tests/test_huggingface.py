@@ -1,5 +1,6 @@
 """A GPT-2 folder: what `transformers` saves is what is read, and nothing else is."""
 
+import fnmatch
 import json
 import pickle
 import shutil
@@ -12,7 +13,9 @@ import tokenizers
 import torch
 from torch import Tensor
 
+from minigpt import hub
 from minigpt.checkpoint import load_model
+from minigpt.data import tokenizer_files
 from minigpt.data.tokenizer import END
 from minigpt.errors import InputError
 from minigpt.generation.decode import Decoding, generate
@@ -22,6 +25,9 @@ from minigpt.model.gpt import GPT
 from minigpt.run_folder import find_checkpoint
 
 transformers = pytest.importorskip("transformers")
+
+#: What `tokenizer_files` calls the files that it reads.
+NAMES = ("TOKENIZER", "VOCABULARY", "MERGES", "SETTINGS", "ADDED")
 
 #: layers, heads, width, context, vocabulary beyond the tokenizer's, activation
 SHAPES = [
@@ -253,6 +259,12 @@ WRONG: list[tuple[str, Callable[[Path], object], str]] = [
     ("zero", lambda f: described(f, n_layer=0), "n_layer is 0; must be"),
     ("many", lambda f: described(f, n_layer=10**9), "config has 1,000,000,000 layers and its"),
     ("wide", lambda f: described(f, n_embd=2**31 - 1, n_head=1), "possible model|by its config"),
+    ("few bytes", lambda f: with_tokenizer(f, lambda t: t["model"]["vocab"].pop("é")),
+     "tokenizer.json: the tokenizer has no token for 1 of the 256 bytes"),
+    ("added", lambda f: (f / "added_tokens.json").write_text('{"<extra>": 257}'),
+     "the token '<extra>' is added beside the tokenizer's files; only a tokenizer.json"),
+    ("decoder", lambda f: (f / "tokenizer_config.json").write_text(
+        '{"added_tokens_decoder": {"257": {"content": "<extra>"}}}'), "token '<extra>' is added"),
     ("wider", lambda f: described(f, n_embd=10**30), "n_embd is 1000.*; must be a whole number"),
     ("alias", lambda f: described(f, num_attention_heads=4), "n_head is 3 and num_attention_heads"),
     ("heads", lambda f: described(f, n_head=5), "must be a multiple of n_head=5"),
@@ -376,6 +388,10 @@ def test_gpt2s_files_may_ask_for_the_token_in_front(
         shutil.copy(shared_data / "gpt2_tokenizer" / name, folder)
     (folder / "tokenizer_config.json").write_text('{"add_bos_token": true}')
     assert load_model(folder).start_of_document
+    named = {"add_bos_token": True, "bos_token": {"content": "<s>"}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(named))
+    with pytest.raises(InputError, match=r"opens a text with '<s>'; only <\|endoftext\|> can"):
+        load_model(folder)
 
 
 def test_padding_and_truncation_of_a_tokenizer_are_left_aside(gpt2_folder: MakeFolder) -> None:
@@ -417,6 +433,15 @@ def test_a_name_that_is_in_the_hubs_cache(gpt2_folder: MakeFolder, tmp_path: Pat
     (kept / "refs").mkdir()
     (kept / "refs" / "main").write_text("c0ffee")
     assert load_model(find_checkpoint("someone/model")).model.config.n_embd == 8
+
+
+def test_every_file_that_is_read_is_asked_of_the_hub() -> None:
+    names = {"config.json", *(getattr(tokenizer_files, name) for name in NAMES)}
+    assert names == set(hub.FILES)
+    weights = (*hub.WEIGHTS, *hub.OLDER_WEIGHTS)
+    for name in ("model.safetensors", "model-00001-of-00002.safetensors", "pytorch_model.bin",
+                 "model.safetensors.index.json", "pytorch_model.bin.index.json"):  # fmt: skip
+        assert any(fnmatch.fnmatch(name, pattern) for pattern in weights)
 
 
 @pytest.mark.parametrize("place", ["runs/last", "best", "a/b.ckpt", "a/b.bin", "./gpt2", "a/b/c"])

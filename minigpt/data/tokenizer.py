@@ -65,6 +65,12 @@ class Tokenizer:
         self.end_id = vocabulary[END]
         added = {token.content for token in inner.get_added_tokens_decoder().values()}
         known = {token: i for token, i in vocabulary.items() if token not in added}
+        unwritten = 0 if self.kind == "char" else len(byte_symbols().keys() - known.keys())
+        if unwritten:
+            raise InputError(
+                f"the tokenizer has no token for {unwritten} of the 256 bytes, so it cannot write"
+                " every text"
+            )
         first = "a" if self.kind != "char" else next(filter(str.isprintable, known), "")
         self.opens_texts = inner.encode(first, add_special_tokens=True).ids[:1] == [self.end_id]
         self.token_bytes = _token_bytes(vocabulary, known, self.kind, self.vocab_size)

@@ -11,7 +11,7 @@ from minigpt.data.tokenizer import END, Tokenizer
 from minigpt.errors import InputError
 
 TOKENIZER, VOCABULARY, MERGES = "tokenizer.json", "vocab.json", "merges.txt"
-SETTINGS = "tokenizer_config.json"
+SETTINGS, ADDED = "tokenizer_config.json", "added_tokens.json"
 
 #: The classes of `transformers` that use a `tokenizer.json` as it is, whatever else is set.
 _GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
@@ -34,11 +34,37 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     source = whole if whole.is_file() else vocabulary
     try:
         if source == whole:
-            return Tokenizer.from_json(whole.read_text(encoding="utf-8"))
-        opens_texts = settings.get("add_bos_token") is True
-        return Tokenizer(_gpt2(vocabulary, merges, opens_texts=opens_texts))
+            tokenizer = Tokenizer.from_json(whole.read_text(encoding="utf-8"))
+        else:
+            tokenizer = Tokenizer(_gpt2(vocabulary, merges, opens_texts=_opens_texts(settings)))
     except (InputError, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{source}: {' '.join(str(error).split())}") from error
+    there = {*tokenizer.token_bytes, END.encode()}
+    for token in (*_added(settings), *_settings(folder / ADDED)):
+        if token.encode() not in there:
+            raise InputError(
+                f"{folder}: the token {token!r} is added beside the tokenizer's files; only a"
+                f" {TOKENIZER} that holds it can be read"
+            )
+    return tokenizer
+
+
+def _added(settings: dict[str, Any]) -> list[str]:
+    """The tokens that `tokenizer_config.json` adds, or repeats from `tokenizer.json`."""
+    entries: object = settings.get("added_tokens_decoder")
+    tokens = list(cast("dict[str, Any]", entries).values()) if isinstance(entries, dict) else []
+    return [str(token["content"]) for token in tokens if "content" in token]
+
+
+def _opens_texts(settings: dict[str, Any]) -> bool:
+    """Whether GPT-2's own files are to have the end token put before a text."""
+    if not settings.get("add_bos_token"):
+        return False
+    token: Any = settings.get("bos_token") or END
+    token = cast("dict[str, Any]", token).get("content") if isinstance(token, dict) else token
+    if token != END:
+        raise InputError(f"opens a text with {token!r}; only {END} can be read")
+    return True
 
 
 def _settings(path: Path) -> dict[str, Any]:

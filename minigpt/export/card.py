@@ -15,6 +15,7 @@ from minigpt.errors import InputError
 from minigpt.export.place import CARD_TAG
 from minigpt.generation.prompts import prompt_ids
 from minigpt.model.gpt import GPT
+from minigpt.run_folder import LAST
 from minigpt.training.loss import perplexity
 
 #: What the hub reads of a card.
@@ -143,7 +144,7 @@ def _training(record: dict[str, Any]) -> str:
     rows = f"{data['batch_size']} rows of {up_to}{model['block_size']} tokens"
     seen = f"{record['tokens']:,} tokens in {record['train_seconds'] / 60:,.1f} minutes"
     decay = f"weight decay {optim['weight_decay']:g}, dropout {model['dropout']:g}"
-    begun = Path(record["config"]["init_from"]).name
+    begun = _name_of(record["config"].get("init_from", ""))
     lines = [
         *([f"- began with the weights of `{begun}`"] if begun else []),
         f"- {record['step']:,} steps of {rows} ({data['layout']}): {seen}",
@@ -159,10 +160,18 @@ def _training(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _name_of(origin: str) -> str:
+    """What to call the place a run began with: a name on the hub, a folder's, a run's."""
+    path = Path(origin)
+    if not path.is_absolute():
+        return origin
+    return path.parents[1].name if path.parent.name == LAST.parent.name else path.name
+
+
 def _settings(record: dict[str, Any]) -> str:
     config = from_plain(TrainConfig, record["config"] | {"resume": ""})
     # a card may be read by anybody, whom it does not concern where the files lay
-    config.run_dir, config.init_from = Path(config.run_dir).name, Path(config.init_from).name
+    config.run_dir, config.init_from = Path(config.run_dir).name, _name_of(config.init_from)
     data = config.data
     data.cache_dir = Path(data.cache_dir).name
     data.path, data.val_path = (

@@ -1,16 +1,18 @@
 """`init_from`: a new run that begins with the weights and the tokenizer of a trained model."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 import torch
 
 from minigpt.checkpoint import LoadedModel, load_model
-from minigpt.config import SMALLEST_BPE, ModelConfig, TokenizerConfig, TrainConfig
+from minigpt.config import ModelConfig, TokenizerConfig, TrainConfig
 from minigpt.errors import InputError
+from minigpt.hub import is_hub_name
 from minigpt.model.gpt import GPT
-from minigpt.run_folder import find_checkpoint
+from minigpt.run_folder import LATEST, find_checkpoint, latest_run
 from minigpt.settings import value_of
 
 #: What may be told of a model that brings its own settings.
@@ -42,16 +44,18 @@ def load_origin(
         return loaded
     old, new = loaded.model.config.block_size, changed.block_size
     if new != old:
-        kept = f"positions 1 to {min(old, new)} are {config.init_from}'s"
-        say(f"context {old} -> {new}: {kept}{', the others are new' if new > old else ''}")
+        known = ""
+        if changed.position == "learned":
+            known = f": positions 1 to {min(old, new)} are {config.init_from}'s"
+            known += ", the others are new" if new > old else ""
+        say(f"context {old} -> {new}{known}")
     return dataclasses.replace(loaded, model=_adapted(loaded.model, changed, config.seed))
 
 
 def with_settings_of(origin: LoadedModel, config: TrainConfig) -> TrainConfig:
     """The same settings with what a run has from another model, and where that is."""
     kind, size = origin.tokenizer.kind, origin.tokenizer.vocab_size
-    known = size if kind == "bpe" and size >= SMALLEST_BPE else None
-    tokenizer = TokenizerConfig(kind=kind, vocab_size=known)
+    tokenizer = TokenizerConfig(kind=kind, vocab_size=size if kind == "bpe" else None)
     place = place_of_origin(config.init_from)
     return dataclasses.replace(
         config, model=origin.model.config, tokenizer=tokenizer, init_from=place
@@ -64,7 +68,11 @@ def place_of_origin(init_from: str) -> str:
     "" stays.
     """
     path = Path(init_from)
-    return str(path.absolute()) if init_from and path.exists() else init_from
+    if not init_from or (not path.exists() and is_hub_name(init_from)):
+        return init_from
+    if path == LATEST:  # which will soon be another run
+        path = latest_run() or path
+    return str(Path(os.path.abspath(path)))  # noqa: PTH100  without `..`, and links as they are
 
 
 def _adapted(model: GPT, config: ModelConfig, seed: int) -> GPT:
@@ -72,7 +80,7 @@ def _adapted(model: GPT, config: ModelConfig, seed: int) -> GPT:
     torch.manual_seed(seed)
     try:
         adapted = GPT(config, model.vocab_size)
-    except RuntimeError as error:  # torch's word for memory that there is not
+    except (RuntimeError, TypeError) as error:  # torch's words for what there is no memory for
         raise InputError(
             f"model.block_size={config.block_size}: there is no memory for so many positions"
         ) from error

@@ -210,9 +210,10 @@ def merge(
     for key in sorted(named):
         old, asked = value_of(merged, key), value_of(config, key)
         if key == "init_from":
-            asked = place_of_origin(asked)
-        stays = asked is None and key in DERIVED
-        if key in OF_THE_COMMAND or asked == old or stays:
+            same = place_of_origin(config.init_from) == place_of_origin(merged.init_from)
+        else:
+            same = asked == old or (asked is None and key in DERIVED)
+        if key in OF_THE_COMMAND or same:
             continue
         if not may_change(key):
             raise InputError(

@@ -73,6 +73,24 @@ def test_what_an_older_record_does_not_say_is_left_out(make: Make, record: dict[
     assert "## Training" not in text
 
 
+def test_what_a_run_began_with_is_named(trained: LoadedModel) -> None:
+    config = trained.record["config"]
+    for place, name in (
+        ("/home/me/gpt2_folder", "gpt2_folder"),
+        ("/home/me/runs/a/checkpoints/best.ckpt", "a"),
+        ("openai-community/gpt2", "openai-community/gpt2"),
+    ):
+        record = trained.record | {"config": config | {"init_from": place}}
+        text = written(LoadedModel(trained.model, trained.tokenizer, record))
+        assert f"- began with the weights of `{name}`" in text
+        assert "/home" not in text
+    older = {key: value for key, value in config.items() if key != "init_from"}
+    record = trained.record | {"config": older}
+    text = written(LoadedModel(trained.model, trained.tokenizer, record))
+    assert "## Training" in text
+    assert "began with" not in text
+
+
 def test_a_model_without_a_record_has_no_such_parts(make: Make) -> None:
     text = written(make("char"), "gguf")
     headings = [line for line in text.splitlines() if line.startswith("#")]

@@ -13,7 +13,7 @@ from minigpt.config import ModelConfig, TrainConfig
 from minigpt.defaults import Device, fill, peak_learning_rate
 from minigpt.run_folder import LAST
 from minigpt.training.metrics_file import column, read_metrics
-from minigpt.training.origin import load_origin
+from minigpt.training.origin import load_origin, place_of_origin
 from tests.conftest import Train
 
 MakeFolder = Callable[..., tuple[Path, Any]]
@@ -81,7 +81,11 @@ def test_another_context_keeps_what_was_learned_of_positions(
 
 
 def test_a_resumed_run_keeps_where_it_began(
-    gpt2_folder: MakeFolder, own: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gpt2_folder: MakeFolder,
+    own: Train,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder, _ = gpt2_folder(1, 1, 8, 5)
     begun = [f"init_from={folder}", f"run_dir={tmp_path / 'run'}"]
@@ -90,8 +94,23 @@ def test_a_resumed_run_keeps_where_it_began(
     saved = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
     assert saved["init_from"] == str(folder)
     assert saved["tokenizer"] == {"kind": "bytes", "vocab_size": None}
-    assert own(*begun[1:], "resume=auto", "init_from=other", "trainer.max_steps=3") == 2
+    monkeypatch.chdir(folder.parent)
+    folder.rename(folder.parent / "moved")  # it is not read again
+    spelt = f"init_from=moved/../{folder.name}"
+    assert own(spelt, *begun[1:], "resume=auto", "trainer.max_steps=3") == 0
+    assert own(*begun[1:], "resume=auto", "init_from=other", "trainer.max_steps=4") == 2
     assert f"a resumed run keeps init_from={folder}" in capsys.readouterr().err
+
+
+def test_the_newest_run_is_named_for_what_it_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "latest").symlink_to("a")
+    assert place_of_origin("runs/latest") == str(tmp_path / "runs" / "a")
+    assert place_of_origin("openai-community/gpt2") == "openai-community/gpt2"
+    assert place_of_origin("") == ""
 
 
 def test_only_context_and_dropout_can_be_told_anew(
