@@ -11,6 +11,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from minigpt.checkpoint import LoadedModel, load_model
+from minigpt.command_line import run
+from minigpt.export.__main__ import main
+from minigpt.export.config import ExportConfig
 from minigpt.generation.decode import Decoding, generate
 from minigpt.generation.sampling import Sampling
 from minigpt.huggingface import gpt2_name
@@ -179,3 +182,15 @@ def test_what_transformers_saves_again_is_the_same(
     assert again.tokenizer.encode(text) == loaded.tokenizer.encode(text)
     reread = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
     assert reread(text).input_ids == [loaded.tokenizer.end_id, *loaded.tokenizer.encode(text)]
+
+
+def test_a_folder_that_goes_in_and_out_again_has_the_same_tensors(
+    gpt2_folder: Callable[..., tuple[Path, Any]], tmp_path: Path
+) -> None:
+    folder, _ = gpt2_folder(3, 5, 40, 33, 7)
+    given = (f"checkpoint={folder}", f"to={tmp_path / 'out'}", "format=huggingface")
+    assert run(main, ExportConfig, "export", [*given]) == 0
+    before, after = (load_file(place / "model.safetensors") for place in (folder, tmp_path / "out"))
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        assert torch.equal(tensor.view(torch.int32), after[name].view(torch.int32)), name
