@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import torch
 
-from minigpt.config import ModelConfig, from_plain
+from minigpt.config import ModelConfig, TrainConfig, from_plain
 from minigpt.data.tokenizer import Tokenizer
 from minigpt.errors import InputError, RunError
 from minigpt.files import written_whole
@@ -150,6 +150,16 @@ def _check_tensors(path: Path, weights: Any) -> None:
         size += cast("torch.Tensor", tensor).nbytes
     if size > path.stat().st_size:
         raise InputError(f"{path}: its weights claim {size:,} bytes, more than the file has")
+
+
+def settings_of(record: dict[str, Any]) -> TrainConfig:
+    """The settings of the run that a record is of; those that it lacks take their defaults.
+
+    Raises `InputError` for one that does not exist or is out of its range, `LookupError`,
+    `TypeError` or `AttributeError` where the record holds no settings.
+    """
+    # with a run to resume, `check` would leave the settings that depend on each other alone
+    return from_plain(TrainConfig, record["config"] | {"resume": ""})
 
 
 def load_model(

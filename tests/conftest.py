@@ -5,11 +5,15 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 import torch
+
+if TYPE_CHECKING:
+    from minigpt.data.tokenizer import Tokenizer
+    from minigpt.model.gpt import GPT
 
 PROJECT = Path(__file__).resolve().parents[1]
 SHARED_DATA = PROJECT.parent / "shared" / "data"
@@ -89,11 +93,26 @@ def shared_data() -> Path:
     return SHARED_DATA
 
 
+def write_model(path: Path, model: "GPT", tokenizer: "Tokenizer", documents: int) -> Path:
+    """Write a checkpoint with what a model needs to be used, and nothing of a run."""
+    from minigpt.checkpoint import MODEL_PREFIX, RECORD, write_checkpoint
+    from minigpt.config import plain
+
+    record = {
+        "model_config": plain(model.config),
+        "vocab_size": model.vocab_size,
+        "tokenizer": tokenizer.to_json(),
+        "documents": documents,
+    }
+    weights = {MODEL_PREFIX + name: tensor for name, tensor in model.state_dict().items()}
+    write_checkpoint(path, {"state_dict": weights, RECORD: record})
+    return path
+
+
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Callable[..., Path]:
     """Makes a checkpoint of random weights and a context of 16 tokens; gives its path."""
-    from minigpt.checkpoint import MODEL_PREFIX, RECORD, write_checkpoint
-    from minigpt.config import ModelConfig, TokenizerConfig, plain
+    from minigpt.config import ModelConfig, TokenizerConfig
     from minigpt.data.tokenizer import train_tokenizer
     from minigpt.model.gpt import GPT
 
@@ -102,15 +121,7 @@ def checkpoint(tmp_path: Path) -> Callable[..., Path]:
         tokenizer = train_tokenizer(TokenizerConfig(kind=kind), ["the alphabet of this corpus"])
         config = ModelConfig(n_layer=1, n_head=2, n_embd=16, block_size=16)
         model = GPT(config, tokenizer.vocab_size)
-        record = {
-            "model_config": plain(config),
-            "vocab_size": tokenizer.vocab_size,
-            "tokenizer": tokenizer.to_json(),
-            "documents": documents,
-        }
-        weights = {MODEL_PREFIX + name: tensor for name, tensor in model.state_dict().items()}
-        write_checkpoint(tmp_path / place, {"state_dict": weights, RECORD: record})
-        return tmp_path / place
+        return write_model(tmp_path / place, model, tokenizer, documents)
 
     return make
 

@@ -95,20 +95,23 @@ def prepare(
     data: DataConfig,
     tokenizer: TokenizerConfig | Tokenizer,
     *,
+    corpus: Corpus | None = None,
     trained_on: str | None = None,
     say: Callable[[str], None],
 ) -> PreparedData:
     """Load a corpus, train its tokenizer unless one is given, and tokenize it once.
 
-    What was prepared before from the same documents and settings is used again; `say` gets a line
+    `corpus` is what `load_corpus` made of the same settings, where it was called already. What was
+    prepared before from the same documents and settings is used again; `say` gets a line
     that says which. `trained_on` names the prepared folder that a resumed run began with: it
     stands for the documents, their split and the tokenizer, wherever the files lie now. Raises
     `InputError` for a corpus or a cache folder that cannot be used or another corpus than that,
     and `RunError` if the disk is full.
     """
     cache = cache_folder(data)
-    corpus = load_corpus(data)
-    say(corpus.summary())
+    if corpus is None:
+        corpus = load_corpus(data)
+        say(corpus.summary())
     try:
         if isinstance(tokenizer, TokenizerConfig):
             tokenizer = _trained_tokenizer(cache, corpus, tokenizer, say)

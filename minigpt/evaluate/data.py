@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minigpt.checkpoint import LoadedModel
-from minigpt.config import DataConfig, TrainConfig, check, from_plain
+from minigpt.checkpoint import LoadedModel, settings_of
+from minigpt.config import DataConfig, TrainConfig, check
 from minigpt.data.corpora import Corpus, load_corpus
 from minigpt.data.token_store import TokenStore, prepare, prepared_name
 from minigpt.data.tokenizer import Tokenizer
@@ -31,7 +31,7 @@ def run_settings(record: dict[str, Any], given: DataConfig, named: frozenset[str
     """
     if "config" not in record:
         return TrainConfig(data=given)
-    saved = from_plain(TrainConfig, record["config"] | {"resume": ""})
+    saved = settings_of(record)
     chosen = sorted(key for key in named if key.startswith("data."))
     whole = replace(saved, data=given)
     if any(value_of(saved, key) != value_of(whole, key) for key in _SOURCE if key in named):
@@ -51,11 +51,15 @@ def data_is_named(named: frozenset[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which part of a corpus is measured: "validation", "train" or "all", and that in words."""
+    """Which part of a corpus is measured: "validation", "train" or "all", and that in words.
+
+    `corpus` is divided as the settings say, `measured` is the same or left whole.
+    """
 
     data: DataConfig
     part: str
     corpus: Corpus
+    measured: Corpus
     words: str
 
 
@@ -94,9 +98,11 @@ def choose(
         )
     elif part == "all":
         words += ", what the model was trained on included"
+    measured = corpus
     if part == "all" and data.corpus != "stories":
         data = replace(data, val_fraction=0.0)  # whole and in their order
-    return Choice(data, part, corpus, words)
+        measured = load_corpus(data)
+    return Choice(data, part, corpus, measured, words)
 
 
 def is_own(corpus: Corpus, loaded: LoadedModel) -> bool:
@@ -111,6 +117,6 @@ def measured_stores(
 
     Raises `InputError` for a text that the tokenizer cannot encode.
     """
-    prepared = prepare(choice.data, tokenizer, say=say)
+    prepared = prepare(choice.data, tokenizer, corpus=choice.measured, say=say)
     parts = {"train": [prepared.train], "validation": [prepared.validation]}
     return parts.get(choice.part, [prepared.train, prepared.validation])

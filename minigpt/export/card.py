@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from minigpt.checkpoint import LoadedModel
-from minigpt.config import TrainConfig, from_plain, plain
+from minigpt.checkpoint import LoadedModel, settings_of
+from minigpt.config import plain
 from minigpt.data.corpora.corpus import counted
 from minigpt.data.tokenizer import END
 from minigpt.errors import InputError
@@ -169,7 +169,7 @@ def _name_of(origin: str) -> str:
 
 
 def _settings(record: dict[str, Any]) -> str:
-    config = from_plain(TrainConfig, record["config"] | {"resume": ""})
+    config = settings_of(record)
     # a card may be read by anybody, whom it does not concern where the files lay
     config.run_dir, config.init_from = Path(config.run_dir).name, _name_of(config.init_from)
     data = config.data

@@ -17,8 +17,9 @@ from minigpt.checkpoint import (
     build_model,
     check_record,
     read_checkpoint,
+    settings_of,
 )
-from minigpt.config import TrainConfig, check, from_plain
+from minigpt.config import TrainConfig, check
 from minigpt.errors import InputError
 from minigpt.model.gpt import GPT
 from minigpt.run_folder import (
@@ -180,7 +181,7 @@ def _saved_config(checkpoint: Path, record: dict[str, Any]) -> TrainConfig:
     optional = ("val_loss", "best_val_loss", "best_train_loss", "val_step", "best_step")
     check_record(checkpoint, record, {name: float for name in optional if name in record})
     try:
-        return from_plain(TrainConfig, record["config"] | {"resume": ""})
+        return settings_of(record)
     except (InputError, TypeError, AttributeError) as error:
         raise InputError(
             f"{checkpoint}: its settings cannot be used, perhaps it is of a newer version: {error}"

@@ -9,20 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from minigpt.checkpoint import (
-    MODEL_PREFIX,
-    RECORD,
-    LoadedModel,
-    build_model,
-    read_checkpoint,
-    write_checkpoint,
-)
+from minigpt.checkpoint import LoadedModel, load_model
 from minigpt.command_line import run
-from minigpt.config import ModelConfig, TokenizerConfig, plain
+from minigpt.config import ModelConfig, TokenizerConfig
 from minigpt.data.tokenizer import Tokenizer, train_tokenizer
 from minigpt.export.__main__ import main
 from minigpt.export.config import ExportConfig
 from minigpt.model.gpt import GPT
+from tests.conftest import write_model
 
 TEXT = [
     "the sea calls the wind, the wind calls the sea; it's 12 o'clock and 34 are there",
@@ -59,15 +53,7 @@ def make_model(
     for name, parameter in model.named_parameters():
         middle = 1.0 if name.endswith("weight") and parameter.dim() == 1 else 0.0
         torch.nn.init.normal_(parameter, mean=middle, std=0.2)
-    record = {
-        "model_config": plain(config),
-        "vocab_size": model.vocab_size,
-        "tokenizer": tokenizer.to_json(),
-        "documents": documents,
-    }
-    weights = {MODEL_PREFIX + name: tensor for name, tensor in model.state_dict().items()}
-    write_checkpoint(path, {"state_dict": weights, RECORD: record})
-    return build_model(path, read_checkpoint(path))
+    return load_model(write_model(path, model, tokenizer, documents))
 
 
 @pytest.fixture
