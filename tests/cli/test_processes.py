@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -106,7 +107,7 @@ def test_a_signal_to_the_first_stops_both_at_a_step_with_one_folder_and_one_voic
     step = read_checkpoint(tmp_path / "runs" / "one" / LAST)["global_step"]
     assert lines[-2:] == [
         f"stopped and saved at step {step}; go on with:",
-        f"python {PROJECT / 'train.py'} resume=runs/one",
+        f"python {shlex.quote(str(PROJECT / 'train.py'))} resume=runs/one",
     ]
     names = [re.match(r"(\w+(?: \w+)?):? ", line) for line in lines]
     assert all(names), "a line that nobody knows: " + "\n".join(lines)

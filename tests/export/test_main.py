@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from minigpt.export.__main__ import main
 from minigpt.export.check import ReadBack
 from minigpt.export.config import ExportConfig
 from minigpt.export.place import FOLDER_FILES
-from tests.conftest import Train
+from tests.conftest import PROJECT, Train
 from tests.export.conftest import Make
 
 Export = Callable[..., Path]
@@ -53,7 +54,7 @@ def test_what_is_said(make: Make, here: Path, capsys: Captured) -> None:
     assert "            no biases, as biases of zero\n" in said.out
     assert "28 tensors: rounded as meant, by at most" in said.out
     assert "20 texts: encoded and decoded as by the model's tokenizer" in said.out
-    assert "generate.py checkpoint=out" in said.out
+    assert f"{shlex.quote(str(PROJECT / 'generate.py'))} checkpoint=out" in said.out
     assert said.err.splitlines() == ["writing out", "comparing what was written with the model"]
     assert names(here / "out") == sorted(FOLDER_FILES)
     assert exported("format=gguf", "to=~", "dtype=q8_0") == 2  # the home is a folder
