@@ -36,7 +36,11 @@ lint: env
 
 # Minutes each; every result is a dated file in bench/results/.
 bench: env
+	$(VENV_PYTHON) bench/training.py
+	$(VENV_PYTHON) bench/fast.py
 	$(VENV_PYTHON) bench/shakespeare_char.py
+	$(VENV_PYTHON) bench/shakespeare_small.py
+	$(VENV_PYTHON) bench/growth.py
 	$(VENV_PYTHON) bench/stories.py
 	$(VENV_PYTHON) bench/stories.py rounds=1 small=1
 	$(VENV_PYTHON) bench/tang300.py

@@ -32,7 +32,7 @@ def main(config: GenerateConfig, _named: frozenset[str] = frozenset()) -> None:
     checkpoint = find_checkpoint(config.checkpoint)
     prepare_standard_output()
 
-    with command_line.ended_at_once():
+    with command_line.ended_at_once(), command_line.nothing_thrown_away():
         from minigpt.generation.language_model import load_language_model
         from minigpt.generation.session import converse
         from minigpt.generation.show import show_streamed, show_whole

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minigpt.command_line import run
+from minigpt.command_line import nothing_thrown_away, run
 from minigpt.config import TrainConfig
 from minigpt.errors import RunError
 from minigpt.training.processes import check_started, in_turn, is_first, together
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 def main(config: TrainConfig, named: Collection[str]) -> int:
     """Train as the config says; `named` are the keys that this command set. The exit status."""
     started = time.monotonic()
-    from minigpt.data.token_store import prepare
-    from minigpt.defaults import device_count, fill, find_device
-    from minigpt.training.origin import load_origin, with_settings_of
-    from minigpt.training.resume import find_start, load_resumed
+    with nothing_thrown_away():
+        from minigpt.data.token_store import prepare
+        from minigpt.defaults import device_count, fill, find_device
+        from minigpt.training.origin import load_origin, with_settings_of
+        from minigpt.training.resume import find_start, load_resumed
 
     start = find_start(config, named)
     if config.resume and start.checkpoint is None:
@@ -75,16 +76,17 @@ def fit(
     started: float,
 ) -> int:
     """Build, train, report; the exit status. `started` is the process's `time.monotonic()`."""
-    from minigpt.defaults import device_count
-    from minigpt.run_folder import create_run_folder, held
-    from minigpt.training.callbacks import Milestones
-    from minigpt.training.datamodule import CorpusBatches
-    from minigpt.training.heap import keep_freed_memory
-    from minigpt.training.lightning_module import LanguageModel
-    from minigpt.training.memory import check_room, explained_out_of_memory, memory_of_run
-    from minigpt.training.plan import plan
-    from minigpt.training.summary import RunEnd, write_config
-    from minigpt.training.tracker import closed_at_the_end
+    with nothing_thrown_away():
+        from minigpt.defaults import device_count
+        from minigpt.run_folder import create_run_folder, held
+        from minigpt.training.callbacks import Milestones
+        from minigpt.training.datamodule import CorpusBatches
+        from minigpt.training.heap import keep_freed_memory
+        from minigpt.training.lightning_module import LanguageModel
+        from minigpt.training.memory import check_room, explained_out_of_memory, memory_of_run
+        from minigpt.training.plan import plan
+        from minigpt.training.summary import RunEnd, write_config
+        from minigpt.training.tracker import closed_at_the_end
 
     keep_freed_memory(keep=not config.activation_checkpointing)
     module = LanguageModel.for_run(config, data, start, origin)

@@ -22,6 +22,7 @@ def load(
     *,
     device: str = "auto",
     dtype: str = "auto",
+    quantize: str = "none",
     compile: bool = False,  # noqa: A002  (the setting's name)
     batch_size: int | None = None,
 ) -> "LanguageModel":
@@ -39,6 +40,7 @@ def load(
         checkpoint=str(checkpoint),
         device=device,
         dtype=dtype,
+        quantize=quantize,
         compile=compile,
         batch_size=batch_size,
     )

@@ -18,6 +18,7 @@ from minigpt.data.tokenizer import Tokenizer
 from minigpt.errors import InputError, RunError
 from minigpt.files import written_whole
 from minigpt.model.gpt import GPT, state_shapes
+from minigpt.model.undrawn import Undrawn
 from minigpt.pickles import read_pickled
 
 #: The key of our own data: `model_config`, `vocab_size`, `tokenizer` (JSON text), `config`
@@ -34,6 +35,9 @@ _FOR_USE: dict[str, type] = {
 
 #: Most bytes of a positional table: the sinusoidal one is made, so no file shows its size.
 _LARGEST_TABLE = 1 << 30
+
+#: Of the memory that torch allocates on a CPU, in bytes; how a sum is split depends on it.
+_ALIGNMENT = 64
 
 #: The Lightning module holds the model as `self.model`, so its state dict has this prefix.
 MODEL_PREFIX = "model."
@@ -159,7 +163,9 @@ def settings_of(record: dict[str, Any]) -> TrainConfig:
     `TypeError` or `AttributeError` where the record holds no settings.
     """
     # with a run to resume, `check` would leave the settings that depend on each other alone
-    return from_plain(TrainConfig, record["config"] | {"resume": ""})
+    saved = record["config"] | {"resume": ""}
+    optim = {"kind": "adamw"} | saved.get("optim", {})  # which has not always been a choice
+    return from_plain(TrainConfig, saved | {"optim": optim})
 
 
 def load_model(
@@ -214,14 +220,37 @@ def _with_weights(
     weights: dict[str, torch.Tensor],
     dtype: torch.dtype | None,
 ) -> GPT:
-    """The model with weights of its shapes; `InputError` if one of them is no finite number."""
-    model = GPT(config, vocab_size).to(dtype=dtype)
-    model.load_state_dict(weights)
+    """The model that has these weights, of its shapes; `InputError` if one is no finite number."""
+    with Undrawn():
+        model = GPT(config, vocab_size)
+    model.load_state_dict(_alone(weights), assign=True)
+    model = model.to(dtype=dtype or torch.float32)
     for name, tensor in model.state_dict().items():
-        if not torch.isfinite(tensor).all():
+        # the least and the greatest number are both finite only if all are; a NaN would be both
+        if not torch.stack(tensor.aminmax()).isfinite().all():
             kind = str(tensor.dtype).removeprefix("torch.")
             raise InputError(f"{place}: {name} in its weights is not finite as {kind}")
     return model.eval()
+
+
+def _alone(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors that a model can have for its own: each lies as torch allocates one, by itself.
+
+    What does not is copied: a turned one, part of a larger one, another name of the same memory.
+    """
+    own: dict[str, torch.Tensor] = {}
+    taken: set[int] = set()
+    for name, given in weights.items():
+        tensor = given.detach()
+        storage = tensor.untyped_storage()
+        place = storage.data_ptr()
+        whole = tensor.is_contiguous() and storage.nbytes() == tensor.nbytes
+        if not whole or place in taken or place % _ALIGNMENT:
+            own[name] = tensor.clone(memory_format=torch.contiguous_format)
+        else:
+            own[name] = tensor
+            taken.add(place)
+    return own
 
 
 def _check_fit(

@@ -26,13 +26,25 @@ class ModelConfig:
     block_size: int = setting(128, "context in tokens", low=1)
     dropout: float = setting(0.0, "share of activations dropped in training", low=0.0, high=0.99)
     bias: bool = setting(True, "biases in linear layers and norms")
-    position: str = setting("learned", "positional table", choices=("learned", "sinusoidal"))
+    position: str = setting(
+        "learned",
+        "where a token stands: a table, learned or sinusoidal, is added to its embedding, or its"
+        " queries and keys are turned (rotary)",
+        choices=("learned", "sinusoidal", "rotary"),
+    )
+    qk_norm: bool = setting(False, "scale each head's queries and keys to a root mean square of 1")
     norm_order: str = setting(
         "pre", "norm before each sublayer (pre) or after its residual sum (post)",
         choices=("pre", "post"),
     )  # fmt: skip
     activation: str = setting(
-        "gelu", "nonlinearity of the MLP; gelu is the tanh form", choices=("gelu", "relu")
+        "gelu", "nonlinearity of the MLP; gelu is the tanh form, relu2 is relu(x) squared",
+        choices=("gelu", "relu", "relu2"),
+    )  # fmt: skip
+    residual_init: str = setting(
+        "scaled",
+        "first weights of what adds to the residual stream: GPT-2's, smaller with depth, or 0",
+        choices=("scaled", "zero"),
     )
 
 
@@ -97,12 +109,17 @@ class TokenizerConfig:
 
 @dataclass(kw_only=True, slots=True)
 class OptimConfig:
-    """AdamW and its learning rate over optimizer steps."""
+    """The optimizer and its learning rate over optimizer steps."""
 
+    kind: str | None = setting(
+        None, "adamw, or muon for the linear layers' matrices and adamw for the rest",
+        choices=("adamw", "muon"),
+    )  # fmt: skip
     lr: float | None = setting(None, "peak learning rate", above=0.0)
     weight_decay: float = setting(0.1, "decay of the linear layers' matrices", low=0.0)
     beta1: float = setting(0.9, "AdamW's momentum", low=0.0, high=0.9999)
     beta2: float = setting(0.95, "AdamW's memory of squared gradients", low=0.0, high=0.99999)
+    momentum: float = setting(0.9, "Muon's momentum", low=0.0, high=0.9999)
     schedule: str = setting(
         "cosine", "learning rate after warm-up; wsd holds it, then falls over the last fifth",
         choices=("cosine", "linear", "wsd", "constant"),
@@ -224,11 +241,8 @@ def check(config: Any) -> None:
     if getattr(config, "resume", "") or getattr(config, "checkpoint", ""):
         return
     model = config if isinstance(config, ModelConfig) else getattr(config, "model", None)
-    if isinstance(model, ModelConfig) and model.n_embd % model.n_head:
-        prefix = "" if model is config else "model."
-        raise InputError(
-            f"{prefix}n_embd={model.n_embd}: must be a multiple of {prefix}n_head={model.n_head}"
-        )
+    if isinstance(model, ModelConfig):
+        _check_head_width(model, "" if model is config else "model.")
     data = getattr(config, "data", None)
     if isinstance(data, DataConfig) and data.corpus in ("stories", "stdlib"):
         for name, paths in (("path", data.path), ("val_path", data.val_path)):
@@ -237,6 +251,20 @@ def check(config: Any) -> None:
                     f"data.{name}={paths[0]}: data={data.corpus} reads no file of yours;"
                     " add data=text or data=jsonl"
                 )
+
+
+def _check_head_width(model: ModelConfig, prefix: str) -> None:
+    width, rest = divmod(model.n_embd, model.n_head)
+    if rest:
+        raise InputError(
+            f"{prefix}n_embd={model.n_embd}: must be a multiple of {prefix}n_head={model.n_head}"
+        )
+    if model.position == "rotary" and width % 2:
+        raise InputError(
+            f"{prefix}position=rotary: turns the numbers of a head in pairs, and {prefix}n_embd="
+            f"{model.n_embd} with {prefix}n_head={model.n_head} makes heads {width} wide; it must"
+            " be even"
+        )
 
 
 def plain(config: Any) -> dict[str, Any]:

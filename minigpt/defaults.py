@@ -28,6 +28,7 @@ class _Preset:
     """Defaults for models up to a width."""
 
     below_width: float
+    optimizer: str
     vocab_size: int
     batch_size: int
     max_steps: int
@@ -36,9 +37,9 @@ class _Preset:
 
 
 _PRESETS = (
-    _Preset(256, 1024, 64, 4000, 32, 1500),
-    _Preset(768, 4096, 64, 4000, 16, 1500),
-    _Preset(float("inf"), 50257, 32, 100_000, 8, 2000),
+    _Preset(256, "muon", 1024, 64, 4000, 32, 1500),
+    _Preset(768, "muon", 4096, 64, 4000, 16, 1500),
+    _Preset(float("inf"), "adamw", 50257, 32, 100_000, 8, 2000),
 )
 
 
@@ -85,6 +86,11 @@ def fill(config: TrainConfig, device: Device) -> TrainConfig:
         batch_size = preset.batch_size_cpu if on_cpu else preset.batch_size
     processes = device_count(config.trainer.devices, device) * config.trainer.num_nodes
     _check_strategy(config.trainer, device, processes)
+    fsdp = config.trainer.strategy == "fsdp"
+    if config.optim.kind == "muon" and fsdp:
+        raise InputError("optim.kind=muon: needs whole matrices, which fsdp divides; use ddp")
+    # a model goes on best with the optimizer that most of the published ones were trained with
+    optimizer = "adamw" if fsdp or config.init_from else preset.optimizer
     if config.overfit and config.trainer.accumulate_grad_batches != 1:
         raise InputError("trainer.accumulate_grad_batches: overfit=true trains on one batch; use 1")
     if config.overfit and processes != 1:
@@ -100,6 +106,7 @@ def fill(config: TrainConfig, device: Device) -> TrainConfig:
         tokenizer=dataclasses.replace(config.tokenizer, vocab_size=vocab_size),
         optim=dataclasses.replace(
             config.optim,
+            kind=config.optim.kind or optimizer,
             lr=config.optim.lr or share * peak_learning_rate(config.model.n_embd),
             decay_steps=decay_steps,
             warmup_steps=min(500, decay_steps // 20) if warmup is None else warmup,
@@ -114,7 +121,7 @@ def fill(config: TrainConfig, device: Device) -> TrainConfig:
 
 
 def peak_learning_rate(n_embd: int) -> float:
-    """A learning rate for AdamW at a width.
+    """A learning rate for AdamW, and for Muon beside it, at a width.
 
     It falls as the width grows, since the spread of a layer's output for a given change of its
     weights grows with it (Yang et al. 2022, "Tensor Programs V").

@@ -22,7 +22,7 @@ from minigpt.model.gpt import state_shapes
 from minigpt.pickles import read_pickled
 
 #: `model.activation` in GPT-2's words: the tanh form of GELU is "new" there.
-ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu"}
+ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu", "relu2": "relu2"}
 
 #: What LayerNorm adds to the variance, in both.
 NORM_EPSILON = 1e-5

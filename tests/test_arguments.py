@@ -68,7 +68,7 @@ def test_any_text_is_taken_literally(text: str) -> None:
         ("tokenizer=chars", "tokenizer=chars: must be one of bpe, bytes, char"),
         ("data=", "data=: must be one of jsonl, stdlib, stories, text"),
         ("model=../model/tiny", "model=../model/tiny: must be one of"),
-        ("experiment=overfits", "experiment=overfits: must be one of overfit, shakespeare_char"),
+        ("experiment=overfits", "experiment=overfits: must be one of fast, overfit"),
         ("saving=often", "saving=often: saving has no presets, only saving.every_n_steps,"),
         ("trainer.max_epochs=3", "trainer.max_epochs=3: not available: training order is one"),
         ("max_epochs=3", "max_epochs=3: not available: training order is one endless"),

@@ -62,6 +62,48 @@ def test_what_is_saved_is_what_is_loaded(
         assert torch.equal(tensor.float(), saved["state_dict"][MODEL_PREFIX + name])
 
 
+def test_loading_draws_nothing(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "a.ckpt", contents())
+    before = torch.get_rng_state()
+    load_model(tmp_path / "a.ckpt")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_loaded_model_can_be_trained_whatever_shares_memory_in_the_file(tmp_path: Path) -> None:
+    """Names of one memory, a part of a larger one, a turned one, one without gradient."""
+    saved = contents()
+    weights = saved["state_dict"]
+    first, second = (f"{MODEL_PREFIX}blocks.{i}.attention.output.weight" for i in (0, 1))
+    weights[second] = weights[first]
+    up = f"{MODEL_PREFIX}blocks.0.mlp.up.weight"
+    weights[up] = torch.randn(99, 8)[7:39]
+    down = f"{MODEL_PREFIX}blocks.0.mlp.down.weight"
+    weights[down] = torch.randn(32, 8).T
+    table = f"{MODEL_PREFIX}embedding.weight"
+    weights[table] = torch.nn.Parameter(weights[table], requires_grad=False)
+    write_checkpoint(tmp_path / "a.ckpt", saved)
+    model = load_model(tmp_path / "a.ckpt").model
+    places: set[int] = set()
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, weights[MODEL_PREFIX + name]), name
+        assert parameter.requires_grad, name
+        assert parameter.is_contiguous(), name
+        assert parameter.untyped_storage().nbytes() == parameter.nbytes, name
+        places.add(parameter.data_ptr())
+    assert len(places) == len(list(model.parameters()))
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_one_number_that_is_none_is_found(tmp_path: Path, number: float) -> None:
+    saved = contents()
+    saved["state_dict"][f"{MODEL_PREFIX}blocks.1.mlp.up.weight"][3, 5] = number
+    write_checkpoint(tmp_path / "a.ckpt", saved)
+    with pytest.raises(
+        InputError, match=r"blocks\.1\.mlp\.up\.weight in its weights is not finite"
+    ):
+        load_model(tmp_path / "a.ckpt")
+
+
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,3 +1,4 @@
+import gc
 import json
 import os
 import shlex
@@ -13,7 +14,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from minigpt.command_line import compose, run
+from minigpt.command_line import compose, nothing_thrown_away, run
 from minigpt.config import TrainConfig
 from minigpt.errors import InputError, RunError
 from minigpt.generation.config import GenerateConfig
@@ -475,3 +476,45 @@ def test_a_closed_standard_output_ends_no_work_that_writes_nothing_to_it(
     monkeypatch.setattr(sys, "stdout", None)
     assert run(main, GenerateConfig, "generate", []) == 0
     assert run(main, GenerateConfig, "generate", ["--help"]) == 1
+
+
+# ------------------------------------------------------------------ start-up
+
+
+def test_garbage_is_looked_for_again_however_a_block_ends() -> None:
+    def fail() -> None:
+        with nothing_thrown_away():
+            assert not gc.isenabled()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert gc.isenabled()
+
+
+def test_who_looks_for_no_garbage_goes_on_so() -> None:
+    gc.disable()
+    try:
+        with nothing_thrown_away():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_only_what_was_imported_stays_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = gc.get_freeze_count()
+    with nothing_thrown_away():
+        pass
+    assert gc.get_freeze_count() == kept
+    (tmp_path / "a_module_of_this_test.py").write_text("", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        with nothing_thrown_away():
+            __import__("a_module_of_this_test")
+        assert gc.get_freeze_count() > kept
+    finally:
+        gc.unfreeze()
+        sys.modules.pop("a_module_of_this_test")

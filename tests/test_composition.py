@@ -74,7 +74,7 @@ def test_a_preset_may_build_on_another(conf: Path) -> None:
         ("bias: maybe", "conf/model/bad.yaml: model.bias: must be true or false;"),
         ("n_layer: 0", "conf/ (model=bad): model.n_layer=0: must be int, at least 1"),
         ("dropout: .nan", "conf/ (model=bad): model.dropout=nan: must be float"),
-        ("position: rotary", "conf/ (model=bad): model.position=rotary: must be one of learned,"),
+        ("position: alibi", "conf/ (model=bad): model.position=alibi: must be one of learned,"),
         ("n_embd: 130", "conf/ (model=bad): model.n_embd=130: must be a multiple of"),
         ("n_layer: ${optim.steps}", "conf/: model.n_layer: must be int, at least 1; Interpolation"),
         ("n_layer: [", "{conf}/model/bad.yaml: line 2: not YAML"),

@@ -1,12 +1,15 @@
 """The layers of `minigpt`: who may import whom, and which libraries where."""
 
 import ast
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import Train
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "minigpt"
@@ -116,18 +119,44 @@ def test_importing_does_no_work(module: str) -> None:
     assert [ast.unparse(node) for node in statements_with_effect(tree.body)] == []
 
 
-def loaded(code: str) -> set[str]:
-    """The top-level libraries that a fresh process has loaded after `code`."""
+def loaded(code: str, *, folder: Path = ROOT) -> set[str]:
+    """The dotted names of all modules that a fresh process in `folder` has loaded after `code`."""
+    ends = "import sys\nprint('modules:', *sys.modules, flush=True)"
     done = subprocess.run(
-        [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
+        [sys.executable, "-c", f"{code}\n{ends}"],
+        cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return {name.partition(".")[0] for name in done.stdout.split()}
+    return set(done.stdout.rpartition("modules:")[2].split())
 
 
-def test_generate_reaches_main_without_heavy_libraries() -> None:
-    heavy = {"torch", "lightning", "datasets", "wandb", "tokenizers", "numpy", "matplotlib"}
-    assert not heavy & loaded("import generate, train")
+def among(modules: set[str], libraries: set[str]) -> set[str]:
+    """Which of the libraries, or of their parts, are among the modules."""
+    return {name for name in libraries if any(under(module, (name,)) for module in modules)}
+
+
+#: What only some runs need, or none: each costs a start between a tenth of a second and two.
+NOT_AT_ONCE = {
+    "datasets", "gguf", "httpx", "matplotlib", "minigpt.doctor", "minigpt.evaluate",
+    "minigpt.export", "safetensors", "tensorboard", "transformers", "wandb",
+}  # fmt: skip
+
+
+def test_a_command_reaches_main_without_heavy_libraries() -> None:
+    heavy = NOT_AT_ONCE | {"torch", "lightning", "tokenizers", "numpy"}
+    assert not among(loaded("import generate, train"), heavy)
+
+
+def test_help_and_a_wrong_setting_need_no_heavy_libraries() -> None:
+    modules = loaded(
+        "import generate, train\n"
+        "from minigpt.command_line import run\n"
+        "from minigpt.config import TrainConfig\n"
+        "assert run(train.main, TrainConfig, 'train', ['--help']) == 0\n"
+        "assert run(train.main, TrainConfig, 'train', ['optim.lrr=1']) == 2\n"
+        "assert run(train.main, TrainConfig, 'train', ['optim.lr=-1']) == 2"
+    )
+    assert not among(modules, NOT_AT_ONCE | {"torch", "lightning", "tokenizers", "numpy"})
 
 
 def test_generation_needs_neither_trainer_nor_trackers_nor_hydra() -> None:
@@ -136,4 +165,55 @@ def test_generation_needs_neither_trainer_nor_trackers_nor_hydra() -> None:
         "import minigpt.generation.decode, minigpt.generation.prompts"
     )
     assert "torch" in modules
-    assert not {"lightning", "datasets", "wandb", "hydra", "omegaconf", "matplotlib"} & modules
+    assert not among(modules, NOT_AT_ONCE | {"lightning", "hydra", "omegaconf"})
+
+
+def test_generating_needs_no_trainer_and_no_compiler(checkpoint: Callable[[], Path]) -> None:
+    """All that `generate.py` has loaded once its text is there."""
+    modules = loaded(
+        "import generate\n"
+        "from minigpt.command_line import run\n"
+        "from minigpt.generation.config import GenerateConfig\n"
+        f"settings = ['checkpoint={checkpoint()}', 'max_new_tokens=3', 'device=cpu']\n"
+        "assert run(generate.main, GenerateConfig, 'generate', settings) == 0"
+    )
+    assert "minigpt.generation.decode" in modules
+    compiler = {"torch._dynamo", "torch._inductor", "sympy"}
+    assert not among(modules, NOT_AT_ONCE | compiler | {"lightning", "torchmetrics"})
+
+
+@pytest.mark.slow
+def test_the_first_step_needs_nothing_heavy_that_lightning_has_not_loaded(
+    train: Train, tmp_path: Path
+) -> None:
+    """Lightning's metrics import `matplotlib`, and `transformers` where it is installed."""
+    settings = [*train.settings, "trainer.max_steps=9", f"run_dir={tmp_path / 'run'}"]
+    modules = loaded(
+        "import os, sys, lightning\n"
+        "of_lightning = set(sys.modules)\n"
+        "import train\n"
+        "from minigpt.command_line import run\n"
+        "from minigpt.config import TrainConfig\n"
+        "from minigpt.training.callbacks import Milestones\n"
+        "def end(*_, **__):\n"
+        "    print('modules:', *(sys.modules.keys() - of_lightning), flush=True)\n"
+        "    os._exit(0)\n"
+        "Milestones.on_train_batch_end = end\n"
+        f"run(train.main, TrainConfig, 'train', {settings})\n"
+        "sys.exit('there was no first step')",
+        folder=tmp_path,
+    )
+    assert "minigpt.training.callbacks" in modules
+    assert not among(modules, NOT_AT_ONCE | {"torch._inductor"})
+
+
+def test_a_corpus_that_is_not_there_is_told_before_lightning_is_loaded(tmp_path: Path) -> None:
+    modules = loaded(
+        "import train\n"
+        "from minigpt.command_line import run\n"
+        "from minigpt.config import TrainConfig\n"
+        "settings = ['data=text', 'data.path=missing.txt', 'trainer.accelerator=cpu']\n"
+        "assert run(train.main, TrainConfig, 'train', settings) == 2",
+        folder=tmp_path,
+    )
+    assert not among(modules, NOT_AT_ONCE | {"lightning"})

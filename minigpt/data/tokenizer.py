@@ -241,7 +241,7 @@ def _token_bytes(
 
 def _spelt(token: str) -> bytes:
     try:
-        return bytes(byte_symbols()[symbol] for symbol in token)
+        return bytes(map(byte_symbols().__getitem__, token))
     except KeyError as error:
         raise InputError(
             f"the tokenizer's token {token!r} is not in the symbols that GPT-2 writes bytes in"

@@ -227,7 +227,12 @@ def look_at_order(subject: Subject) -> Finding:
             "something besides positions and mask depends on the order: look at the heads' split"
         )
     elif with_positions <= EXACT:
-        cause = "no positions reach the model: the table is not added to the embeddings"
+        rotary = subject.model.config.position == "rotary"
+        cause = "no positions reach the model: " + (
+            "queries and keys are not turned by theirs"
+            if rotary
+            else "the table is not added to the embeddings"
+        )
     elif with_mask <= EXACT:
         cause = "the mask has no effect"
     else:

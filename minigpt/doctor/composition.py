@@ -21,7 +21,7 @@ from minigpt.doctor.finding import (
     judged,
     recognised,
 )
-from minigpt.doctor.formula import linear
+from minigpt.doctor.formula import angles_of, linear
 from minigpt.model.block import MLP, Block
 
 
@@ -46,9 +46,11 @@ MISTAKES = {
     "the MLP has no activation: two linear maps are one": Make(activation="none"),
     "the MLP's activation is relu": Make(activation="relu"),
     "the MLP's activation is gelu": Make(activation="gelu"),
+    "the MLP's activation is relu2, relu squared": Make(activation="relu2"),
 }
 
 NO_SUM = "what enters block 0 is not the sum of token embedding and position"
+NOT_EMBEDDED = "what enters block 0 is not the token embedding alone (model.position=rotary)"
 NO_NORM = "the logits are not those of the last block's output after the final norm"
 
 
@@ -66,18 +68,24 @@ def look_at_composition(subject: Subject) -> Finding:
     if len(left) != 1 + len(model.blocks):
         figure = f"{len(left) - 1} of {len(model.blocks)} blocks are run"
         return Finding(status="failed", figure=figure)
-    embedded = model.embedding.weight[tokens] + model.position(torch.arange(tokens.size(1)))
+    embedded, angles = model.embedding.weight[tokens], angles_of(model.config, tokens.size(1))
+    if angles is None:
+        embedded = embedded + model.position(torch.arange(tokens.size(1)))
     worst = difference(left[0], embedded)
     if not worst <= EXACT:
-        return judged("largest difference of what enters block 0", worst, EXACT, lambda: NO_SUM)
+        return judged(
+            "largest difference of what enters block 0", worst, EXACT,
+            lambda: NO_SUM if angles is None else NOT_EMBEDDED,
+        )  # fmt: skip
     for number, block in enumerate(blocks(model)):
         before, after = left[number], left[number + 1]
-        off = difference(after, block_by_formula(block, before, model.config))
+        off = difference(after, block_by_formula(block, before, model.config, angles))
         if not off <= EXACT:
             return judged(
                 f"largest difference of what leaves block {number}", off, EXACT,
                 lambda b=block, x=before, y=after: recognised(
-                    MISTAKES, lambda make: difference(y, block_by_formula(b, x, model.config, make))
+                    MISTAKES,
+                    lambda make: difference(y, block_by_formula(b, x, model.config, angles, make)),
                 ),
             )  # fmt: skip
         worst = max(worst, off)
@@ -89,7 +97,9 @@ def look_at_composition(subject: Subject) -> Finding:
     return judged("largest difference", max(worst, off), EXACT)
 
 
-def block_by_formula(block: Block, x: Tensor, config: ModelConfig, make: Make = RIGHT) -> Tensor:
+def block_by_formula(
+    block: Block, x: Tensor, config: ModelConfig, angles: Tensor | None, make: Make = RIGHT
+) -> Tensor:
     """What a block gives for x (B, T, C): attention and MLP, each with a norm and a sum."""
     activation = make.activation or config.activation
     pre = config.norm_order == "pre"
@@ -100,7 +110,7 @@ def block_by_formula(block: Block, x: Tensor, config: ModelConfig, make: Make = 
     def norm_2(x: Tensor) -> Tensor:
         return layer_norm(x, block.norm_2) if make.norm_2 else x
 
-    y = block.attention(norm_1(x) if pre else x)
+    y = block.attention(norm_1(x) if pre else x, angles=angles)
     y = x + y if make.sum_1 else y
     x = y if pre else norm_1(y)
     y = mlp(norm_2(x) if pre else x, block.mlp, activation)
@@ -122,4 +132,6 @@ def mlp(x: Tensor, layers: MLP, activation: str) -> Tensor:
         x = 0.5 * x * (1 + (math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)).tanh())
     elif activation == "relu":
         x = x * (x > 0)
+    elif activation == "relu2":
+        x = x**2 * (x > 0)
     return linear(x, layers.down)

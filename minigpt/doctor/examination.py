@@ -91,7 +91,8 @@ QUICK = (
         "order",
         "permuting the input permutes the output only with positions and mask off",
         "The model does not know the order of its tokens, or knows it from where it should not."
-        " Look at where positions are added to the embeddings (minigpt/model/gpt.py, hidden).",
+        " Look at where positions are added to the embeddings (minigpt/model/gpt.py, hidden), or"
+        " queries and keys turned by them (minigpt/model/attention.py).",
         look_at_order,
     ),
     Check(

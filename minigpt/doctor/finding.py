@@ -32,7 +32,8 @@ class Subject:
 
     `batch` is the first micro-batch that it would be trained on, and `data` says of what; `fresh`
     says that it has not been trained; `store`, where it is known, is the stream that the batch was
-    cut from.
+    cut from. A new model may begin with zeros in what attention and MLP add to the residual stream,
+    which would hide all that they do: the copy has there what other new models begin with.
     """
 
     model: GPT
@@ -54,7 +55,10 @@ class Subject:
     ) -> "Subject":
         """Copy the model, so that nothing a check does to it is left behind."""
         as_it_is = copy.deepcopy(model).eval()
-        return cls(as_it_is, copy.deepcopy(as_it_is).cpu().double(), batch, fresh, store, data)
+        exact = copy.deepcopy(as_it_is).cpu().double()
+        if fresh and model.config.residual_init == "zero":
+            _fill_residual(exact)
+        return cls(as_it_is, exact, batch, fresh, store, data)
 
     def tokens(self) -> Tensor:
         """Token ids drawn at random, (2, T): as many as fit the context, at most `POSITIONS`."""
@@ -97,6 +101,15 @@ class Check:
 def blocks(model: GPT) -> "list[Block]":
     """The model's blocks, from the first on."""
     return [cast("Block", block) for block in model.blocks]
+
+
+def _fill_residual(model: GPT) -> None:
+    """Draw the projections that add to the residual stream, N(0, 0.02²), if they are zero."""
+    generator = torch.Generator().manual_seed(0)
+    for block in blocks(model):
+        for weight in (block.attention.output.weight, block.mlp.down.weight):
+            if not weight.any():
+                torch.nn.init.normal_(weight, std=0.02, generator=generator)
 
 
 @contextmanager

@@ -94,11 +94,16 @@ def check_resamples(config: EvaluateConfig) -> None:
 def load_models(config: EvaluateConfig, places: Sequence[Path]) -> "list[LoadedModel]":
     """The models in their places, on the device and in the arithmetic that are asked for."""
     from minigpt.checkpoint import load_model
-    from minigpt.generation.placement import find_device, find_dtype
+    from minigpt.generation.placement import check_quantize, find_device, find_dtype
+    from minigpt.model.int8 import round_weights
 
     device = find_device(config.device)
     dtype = find_dtype(config.dtype, device)
-    return [load_model(place, device=device, dtype=dtype) for place in places]
+    check_quantize(config.quantize, device, dtype)
+    loaded = [load_model(place, device=device, dtype=dtype) for place in places]
+    if config.quantize == "int8":
+        round_weights(loaded[0].model)
+    return loaded
 
 
 def find_subjects(
@@ -131,7 +136,8 @@ def find_subjects(
 def facts_of(subjects: "Sequence[Subject]", what: str, config: EvaluateConfig) -> dict[str, str]:
     """What is measured, and how, in words."""
     facts: dict[str, str] = {}
-    for subject, letter in zip(subjects, (" A", " B") if len(subjects) > 1 else ("",), strict=True):
+    letters = (" A", " B") if len(subjects) > 1 else ("",)
+    for subject, letter in zip(subjects, letters, strict=True):
         facts[f"model{letter}"] = subject.name
         facts[f"shape{letter}"] = (
             f"{subject.loaded.model.shape()}; windows move by {subject.stride}"
@@ -139,7 +145,8 @@ def facts_of(subjects: "Sequence[Subject]", what: str, config: EvaluateConfig) -
     model = subjects[0].loaded.model
     dtype = str(model.embedding.weight.dtype).removeprefix("torch.")
     end = "" if config.score_end else "; ends of documents are not scored"
-    facts |= {"data": what, "arithmetic": f"{dtype} on {model.device.type}{end}"}
+    rounded = "" if config.quantize == "none" else f"; weights{letters[0]} {config.quantize}"
+    facts |= {"data": what, "arithmetic": f"{dtype} on {model.device.type}{rounded}{end}"}
     return facts
 
 
@@ -158,7 +165,7 @@ def facts_as_data(
     ]
     dtype = str(subjects[0].loaded.model.embedding.weight.dtype).removeprefix("torch.")
     data: dict[str, object] = {**models[0], "data": what, "dtype": dtype}
-    data |= {"score_end": config.score_end, "seed": config.seed}
+    data |= {"quantize": config.quantize, "score_end": config.score_end, "seed": config.seed}
     return data | ({"compare": models[1]} if len(models) > 1 else {})
 
 

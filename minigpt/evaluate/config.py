@@ -65,6 +65,10 @@ class EvaluateConfig:
         "float32", "arithmetic; auto is bfloat16 on a GPU that has it, else float32",
         choices=("auto", "float32", "float64", "bfloat16", "float16"),
     )  # fmt: skip
+    quantize: str = setting(
+        "none", "int8 rounds the model's weights to 8 bits, but not those of compare=: so a model"
+        " that is compared with itself shows what it costs", choices=("none", "int8"),
+    )  # fmt: skip
     batch_size: int | None = setting(
         None, "windows read side by side; by the memory they take if null", low=1, high=100_000
     )

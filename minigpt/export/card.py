@@ -17,6 +17,7 @@ from minigpt.generation.prompts import prompt_ids
 from minigpt.model.gpt import GPT
 from minigpt.run_folder import LAST
 from minigpt.training.loss import perplexity
+from minigpt.training.optimizer import optimizer_name
 
 #: What the hub reads of a card.
 FRONT = f"""---
@@ -145,10 +146,11 @@ def _training(record: dict[str, Any]) -> str:
     seen = f"{record['tokens']:,} tokens in {record['train_seconds'] / 60:,.1f} minutes"
     decay = f"weight decay {optim['weight_decay']:g}, dropout {model['dropout']:g}"
     begun = _name_of(record["config"].get("init_from", ""))
+    name = optimizer_name(optim.get("kind"))
     lines = [
         *([f"- began with the weights of `{begun}`"] if begun else []),
         f"- {record['step']:,} steps of {rows} ({data['layout']}): {seen}",
-        f"- AdamW, peak learning rate {optim['lr']:g}, schedule {optim['schedule']}, {decay}",
+        f"- {name}, peak learning rate {optim['lr']:g}, schedule {optim['schedule']}, {decay}",
     ]
     if "train_loss" in record:
         lines.append(f"- training loss {record['train_loss']:.4f} nats a token")

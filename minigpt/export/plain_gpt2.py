@@ -1,7 +1,8 @@
 """A model as GPT-2 is: what other programs can run, the same numbers from it.
 
 A sinusoidal table becomes a learned one with the same rows, and a model without biases gets
-biases of zero. A norm after the residual sum has no place in GPT-2, so it is refused.
+biases of zero. A norm after the residual sum or of queries and keys has no place in GPT-2, nor have
+rotary positions, so they are refused.
 """
 
 import dataclasses
@@ -52,13 +53,23 @@ def check_expressible(config: ModelConfig, format_name: str) -> None:
             "the model has model.norm_order=post: GPT-2's norms come before each sublayer, so"
             " other programs cannot run it"
         )
+    if config.position == "rotary":
+        raise InputError(
+            "the model has model.position=rotary: GPT-2 adds a table of positions to the"
+            " embeddings and turns nothing, so other programs cannot run it"
+        )
+    if config.qk_norm:
+        raise InputError(
+            "the model has model.qk_norm=true: GPT-2 has no norm of queries and keys, so other"
+            " programs cannot run it"
+        )
     if format_name == "gguf" and config.n_head == config.n_embd:
         raise InputError(
             f"the model has model.n_head={config.n_head} and model.n_embd={config.n_embd}:"
             " llama.cpp has no heads that are one wide; format=huggingface can say them"
         )
-    if format_name == "gguf" and config.activation == "relu":
+    if format_name == "gguf" and config.activation != "gelu":
         raise InputError(
-            "the model has model.activation=relu: llama.cpp runs every GPT-2 with GELU;"
-            " format=huggingface can say relu"
+            f"the model has model.activation={config.activation}: llama.cpp runs every GPT-2 with"
+            f" GELU; format=huggingface can say {config.activation}"
         )

@@ -116,7 +116,13 @@ class GenerateConfig:
         "auto", "arithmetic; auto is float32 on a CPU and bfloat16 on a GPU that has it",
         choices=("auto", "float32", "float64", "bfloat16", "float16"),
     )  # fmt: skip
-    compile: bool = setting(False, "compile the step; slow to start, and no faster on a CPU")
+    quantize: str = setting(
+        "none", "int8 rounds weights to 8 bits: a large model is faster and smaller on a CPU, and a"
+        " little worse", choices=("none", "int8"),
+    )  # fmt: skip
+    compile: bool = setting(
+        False, "compile the step: slow to start the first time, and no faster on a CPU"
+    )
     batch_size: int | None = setting(
         None, "most samples generated side by side; by the memory they take if null",
         low=1, high=100_000,

@@ -18,11 +18,12 @@ from minigpt.generation.config import Controls, GenerateConfig, key_and_bias, wi
 from minigpt.generation.continuation import Continuation
 from minigpt.generation.decode import Decoding, Row, continue_rows, ignore_count, stream
 from minigpt.generation.logprobs import token_logprobs
-from minigpt.generation.placement import find_device, find_dtype, rows_that_fit
+from minigpt.generation.placement import check_quantize, find_device, find_dtype, rows_that_fit
 from minigpt.generation.prompts import Prompt, prompt_ids, seeded
 from minigpt.generation.sampling import Sampling
 from minigpt.generation.text_match import check_size
 from minigpt.generation.windows import stride_of
+from minigpt.model.int8 import round_weights
 
 #: Most batches whose samples are held back until all of them are there, to be given in order.
 BATCHES_AT_A_TIME = 16
@@ -263,12 +264,16 @@ class LanguageModel:
 def load_language_model(
     checkpoint: Path, config: GenerateConfig, *, say: Callable[[str], None] = warn
 ) -> LanguageModel:
-    """The model in a checkpoint file, as `device`, `dtype`, `compile` and `batch_size` ask for it.
+    """The model in a checkpoint file, as the settings from `device` to `batch_size` ask for it.
 
     Raises `InputError` where the file cannot be used, or there is no such device.
     """
     device = find_device(config.device)
-    loaded = load_model(checkpoint, device=device, dtype=find_dtype(config.dtype, device))
+    dtype = find_dtype(config.dtype, device)
+    check_quantize(config.quantize, device, dtype)
+    loaded = load_model(checkpoint, device=device, dtype=dtype)
+    if config.quantize == "int8":
+        round_weights(loaded.model)
     return LanguageModel(loaded, compile_step=config.compile, batch_size=config.batch_size, say=say)
 
 

@@ -4,6 +4,7 @@ import torch
 
 from minigpt.errors import InputError
 from minigpt.model.gpt import GPT
+from minigpt.model.int8 import is_exact
 
 #: Bytes of keys, values and logits that a batch may take, where nothing says how many rows it has.
 ROOM_FOR_A_BATCH = 1 << 30
@@ -44,6 +45,21 @@ def find_dtype(asked: str, device: torch.device) -> torch.dtype:
         "bfloat16": torch.bfloat16,
         "float16": torch.float16,
     }[asked]
+
+
+def check_quantize(asked: str, device: torch.device, dtype: torch.dtype) -> None:
+    """Raise `InputError` where weights cannot be rounded as the setting asks for."""
+    if asked == "none":
+        return
+    if (device.type, dtype) != ("cpu", torch.float32):
+        kind = str(dtype).removeprefix("torch.")
+        raise InputError(
+            f"quantize={asked}: is for device=cpu with dtype=float32, not {device.type} with {kind}"
+        )
+    if not is_exact():
+        raise InputError(
+            f"quantize={asked}: this processor has no exact products of 8 bits; use quantize=none"
+        )
 
 
 def rows_that_fit(model: GPT) -> int:

@@ -71,8 +71,7 @@ class Windows:
         self._say = say
         self._block_size = model.config.block_size
         self._stride = stride_of(decoding.context_stride, self._block_size)
-        step = TokenStep(model)
-        self._step = torch.compile(step, dynamic=True) if decoding.compile_step else step
+        self._step = TokenStep(model, len(prompts), compiled=decoding.compile_step)
         self._lengths = [len(prompt) for prompt in prompts]  # without what `_new` holds
         self._recent = self._columns([prompt[-self._block_size :] for prompt in prompts])
         self._new: list[Tensor] = []  # columns (B,) that come after `_recent`

@@ -7,10 +7,11 @@ masks the same way, so nothing is turned here. The T queries are the *last* T of
 (query t sits at key S - T + t), which is what a KV cache makes of them.
 
 There are two ways to the same numbers: `readable_attention` writes the formula out and returns its
-weights, `fast_attention` is PyTorch's fused kernel.
+weights, `fast_attention` is PyTorch's fused kernel. So it is with the norm of queries and keys.
 """
 
 import math
+from typing import cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
@@ -18,6 +19,8 @@ from torch import Tensor, nn
 
 from minigpt.config import ModelConfig
 from minigpt.model.kv_cache import KVCache
+from minigpt.model.positions import turned
+from minigpt.model.query_key_norm import NormedHeads, rms_normed
 
 
 def attention_mask(
@@ -131,6 +134,7 @@ class CausalSelfAttention(nn.Module):
             raise ValueError(f"n_embd={config.n_embd} is not a multiple of n_head={config.n_head}")
         self.layer = layer
         self.n_head = config.n_head
+        self.qk_norm = config.qk_norm
         self.dropout = config.dropout
         self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.output = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
@@ -141,18 +145,17 @@ class CausalSelfAttention(nn.Module):
         mask: Tensor | None = None,
         cache: KVCache | None = None,
         attention: list[Tensor] | None = None,
+        angles: Tensor | None = None,
     ) -> Tensor:
         """(B, T, C) to (B, T, C).
 
         `mask` comes from `attention_mask`; None means causal. With a `cache` the keys are all it
         holds, these T included. A list given as `attention` gets the weights, (B, H, T, S): asking
-        for them is what chooses the readable path.
+        for them is what chooses the readable path. `angles` are those of the T positions, from
+        `rotary_angles`; None turns nothing.
         """
         B, T, C = x.shape
-        q, k, v = (
-            part.view(B, T, self.n_head, -1).transpose(1, 2)  # (B, H, T, D)
-            for part in self.qkv(x).split(C, dim=-1)
-        )
+        q, k, v = self._heads(x, angles, readable=attention is not None)
         if cache is not None:
             k, v = cache.append(self.layer, k, v)
         causal = mask is None
@@ -163,3 +166,25 @@ class CausalSelfAttention(nn.Module):
             y, weights = readable_attention(q, k, v, mask, causal=causal, dropout=dropout)
             attention.append(weights)
         return self.output(y.transpose(1, 2).reshape(B, T, C))
+
+    def _heads(
+        self, x: Tensor, angles: Tensor | None, *, readable: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of x (B, T, C), each (B, H, T, D), as attention takes them.
+
+        The fast way is for what runs as it is written; a compiler makes it of the readable one.
+        """
+        B, T, C = x.shape
+        wide = self.qkv(x)
+        if self.qk_norm and not (readable or torch.compiler.is_compiling()):
+            q, k, v = cast(
+                "tuple[Tensor, Tensor, Tensor]",
+                NormedHeads.apply(wide.view(B, T, 3, self.n_head, -1), angles),
+            )
+        else:
+            q, k, v = (part.view(B, T, self.n_head, -1) for part in wide.split(C, dim=-1))
+            if self.qk_norm:
+                q, k = rms_normed(q), rms_normed(k)
+            if angles is not None:
+                q, k = turned(q, angles), turned(k, angles)
+        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)

@@ -15,7 +15,8 @@ from minigpt.config import ModelConfig
 from minigpt.model.attention import attention_mask
 from minigpt.model.block import Block
 from minigpt.model.kv_cache import KVCache
-from minigpt.model.positions import position_table
+from minigpt.model.positions import position_table, rotary_angles
+from minigpt.model.undrawn import Undrawn
 
 
 class GPT(nn.Module):
@@ -41,11 +42,16 @@ class GPT(nn.Module):
         # A post-norm block ends in its norm already.
         pre = config.norm_order == "pre"
         self.norm = nn.LayerNorm(config.n_embd, bias=config.bias) if pre else nn.Identity()
+        self.head: nn.Module | None = None  # see `minigpt.model.int8`
         self._initialise()
 
     def _initialise(self) -> None:
-        """GPT-2's: N(0, 0.02²), biases 0; what adds to the residual stream is scaled for depth."""
-        residual = 0.02 / math.sqrt(2 * self.config.n_layer)
+        """GPT-2's: N(0, 0.02²), biases 0; what adds to the residual stream is scaled for depth.
+
+        Or that begins at zero (`residual_init`): then a new block hands on what it is given.
+        """
+        zero = self.config.residual_init == "zero"
+        residual = 0.0 if zero else 0.02 / math.sqrt(2 * self.config.n_layer)
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
@@ -113,19 +119,30 @@ class GPT(nn.Module):
         if positions is None:
             positions = torch.arange(past, S, device=tokens.device)
         mask = attention_mask(T, S, real=real, documents=documents, device=tokens.device)
-        x: Tensor = self.dropout(self.embedding(tokens) + self.position(positions))
+        x = cast("Tensor", self.embedding(tokens))
+        angles = None
+        if self.config.position == "rotary":
+            angles = rotary_angles(positions, self.config.n_embd // self.config.n_head, x.dtype)
+        else:
+            x = x + self.position(positions)
+        x = self.dropout(x)
         recomputed = self.activation_checkpointing and torch.is_grad_enabled()
         for block in self.blocks:
             if recomputed and cache is None and attention is None:
-                x = cast("Tensor", checkpoint.checkpoint(block, x, mask, use_reentrant=False))
+                x = cast(
+                    "Tensor",
+                    checkpoint.checkpoint(block, x, mask, None, None, angles, use_reentrant=False),
+                )
             else:
-                x = block(x, mask, cache, attention)
+                x = block(x, mask, cache, attention, angles)
         if cache is not None:
             cache.advance(T)
         return self.norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(…, C) to (…, V), through the embedding's own weight."""
+        if self.head is not None:
+            return cast("Tensor", self.head(hidden))
         return F.linear(hidden, self.embedding.weight)
 
     def parameter_count(self, *, embeddings: bool = True) -> int:
@@ -148,7 +165,7 @@ def state_shapes(config: ModelConfig, vocab_size: int) -> dict[str, tuple[int, .
     Raises `ValueError` for a model of more bytes than a number can count.
     """
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), Undrawn():
             state = GPT(config, vocab_size).state_dict()
     except (RuntimeError, TypeError) as error:
         raise ValueError("of no possible model") from error

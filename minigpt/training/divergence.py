@@ -19,7 +19,7 @@ from torch import nn
 from minigpt.data.batches import Batch
 from minigpt.errors import RunError
 from minigpt.model.gpt import GPT
-from minigpt.training.loss import logits_of, summed_loss
+from minigpt.training.loss import batch_loss
 
 #: Logged losses that a jump is judged against, and how many of them there must be.
 _WINDOW, _FEWEST = 20, 10
@@ -84,8 +84,7 @@ def first_fault(
         model.zero_grad()
         found: list[str] = []
         with torch.compiler.set_stance("force_eager"), _watched(model, found), arithmetic():
-            logits = logits_of(model, batch)
-        loss = summed_loss(logits, batch.targets) / batch.step_targets
+            loss = batch_loss(model, batch, scale=1 / batch.step_targets)
         if found or not torch.isfinite(loss):
             return f"the output of {found[0]}" if found else "the loss"
         loss.backward()

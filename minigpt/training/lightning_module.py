@@ -14,7 +14,7 @@ from minigpt.data.batches import Batch
 from minigpt.data.token_store import PreparedData
 from minigpt.model.gpt import GPT
 from minigpt.training.divergence import Health
-from minigpt.training.loss import logits_of, summed_loss
+from minigpt.training.loss import batch_loss
 from minigpt.training.optimizer import build_optimizer
 from minigpt.training.resume import Start
 from minigpt.training.schedule import learning_rate
@@ -52,7 +52,8 @@ class LanguageModel(L.LightningModule):
         model = origin.model if origin else GPT(config.model, data.tokenizer.vocab_size)
         model.activation_checkpointing = config.activation_checkpointing
         if config.compile:
-            model.compile()
+            for block in model.blocks:  # one graph serves them all, and the loss is no part of it
+                block.compile()
         new = {"tokens": 0, "train_seconds": 0.0, "samples_size": 0, "run_id": secrets.token_hex(4)}
         record = (
             new
@@ -103,7 +104,7 @@ class LanguageModel(L.LightningModule):
         Lightning divides by the number of micro-batches and averages over processes; both are
         taken out again, since the share is already of the whole step.
         """
-        share = summed_loss(logits_of(self.model, batch), batch.targets) / batch.step_targets
+        share = batch_loss(self.model, batch, scale=1 / batch.step_targets)
         self.step_loss = self.step_loss + share.detach()
         return share * (self.trainer.accumulate_grad_batches * self.trainer.world_size)
 
@@ -128,8 +129,12 @@ class LanguageModel(L.LightningModule):
         return getattr(self.trainer.precision_plugin, "scaler", None)
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Update the weights, and count the updates that float16's loss scaling leaves out."""
+        """Update the weights, and count the updates that float16's loss scaling leaves out.
+
+        The gradients go at once: Lightning would hold them beside the next forward pass.
+        """
         super().optimizer_step(*args, **kwargs)
+        self.trainer.optimizers[0].zero_grad()
         if self.scaler is not None:
             state = self.trainer.optimizers[0].state
             updates = next(iter(state.values()))["step"] if state else 0

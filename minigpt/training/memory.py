@@ -25,7 +25,7 @@ from minigpt.config import TrainConfig
 from minigpt.data.batches import Batch
 from minigpt.errors import InputError, RunError
 from minigpt.model.gpt import GPT
-from minigpt.training.loss import logits_of, summed_loss
+from minigpt.training.loss import batch_loss, logits_of
 from minigpt.training.validation import Entropies
 
 #: Bytes of the libraries' code and buffers that come into use after the plan, on a CPU.
@@ -152,7 +152,7 @@ def _phases(config: TrainConfig, memory: Memory, live: LiveBytes) -> tuple[int, 
     live.peak = 0
     for _ in range(min(2, config.trainer.accumulate_grad_batches)):
         with arithmetic():
-            loss = summed_loss(logits_of(model, training), training.targets)
+            loss = batch_loss(model, training)
         loss.backward()
         del loss
     steps = live.peak - lasting
@@ -160,9 +160,7 @@ def _phases(config: TrainConfig, memory: Memory, live: LiveBytes) -> tuple[int, 
     model.eval()
     with torch.no_grad():
         with arithmetic():
-            logits = logits_of(model, validation)
-        summed_loss(logits, validation.targets)
-        del logits
+            batch_loss(model, validation)
         logits_of(model, validation, Entropies())
     del moments
     return lasting, steps, live.peak - lasting

@@ -12,6 +12,7 @@ from minigpt.model.gpt import GPT
 from minigpt.progress import clock
 from minigpt.run_folder import LAST, as_seen_from_here
 from minigpt.training.memory import Memory, gigabytes, suggestions
+from minigpt.training.optimizer import optimizer_name
 from minigpt.training.progress import table
 from minigpt.training.resume import Start
 from minigpt.training.schedule import learning_rate
@@ -67,7 +68,10 @@ def plan(
         ),
         "steps": (
             f"{steps:,} of {data.rows_per_step} row{'s' * (data.rows_per_step != 1)},"
-            f" about {data.tokens_per_step:,} tokens each, learning rate {config.optim.lr:.3g}"
+            f" about {data.tokens_per_step:,} tokens each"
+        ),
+        "optimizer": (
+            f"{optimizer_name(config.optim.kind)}, learning rate {config.optim.lr:.3g}"
             + (f" ({learning_rate(first_step, config.optim):.3g} now)" if first_step else "")
         ),
         "device": f"{device.name}, {config.trainer.precision}{_processes(config, device)}",

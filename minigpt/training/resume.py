@@ -52,12 +52,15 @@ MAY_CHANGE = (
     "data.val_path",
     "sample_every_n_steps",
 )
+#: What stays as it was in a group that may change: the state is that optimizer's.
+KEPT = ("optim.kind",)
 #: Where the run is and what to do with it; no part of what it is.
 OF_THE_COMMAND = ("run_dir", "resume", "doctor")
 #: What null stands for a derived value of (`defaults.fill`): named as null, they stay as they are.
 DERIVED = (
     "data.batch_size",
     "tokenizer.vocab_size",
+    "optim.kind",
     "optim.lr",
     "optim.decay_steps",
     "optim.warmup_steps",
@@ -231,7 +234,8 @@ def merge(
 
 def may_change(key: str) -> bool:
     """Whether a resumed run may be told a setting anew."""
-    return key in MAY_CHANGE or f"{key.partition('.')[0]}." in MAY_CHANGE
+    in_group = f"{key.partition('.')[0]}." in MAY_CHANGE
+    return key in MAY_CHANGE or (in_group and key not in KEPT)
 
 
 def load_resumed(start: Start) -> LoadedModel | None:
@@ -258,7 +262,7 @@ def check_training_state(
     try:
         fault = _fault_of_state(contents, fresh)
     except (LookupError, TypeError, ValueError, AttributeError):
-        fault = "it does not have the form of one AdamW's"
+        fault = f"it does not have the form of {config.optim.kind}'s"
     if fault:
         raise InputError(f"{path}: its training state cannot be used: {fault}")
 
@@ -274,13 +278,18 @@ def _fault_of_state(contents: dict[str, Any], fresh: torch.optim.Optimizer) -> s
     expected = [group["params"] for group in fresh.state_dict()["param_groups"]]
     if [group["params"] for group in state["param_groups"]] != expected:
         return "the optimizer's groups are not those of the model"
-    parameters = [each for group in fresh.param_groups for each in group["params"]]
+    # how often a parameter was updated, and a mean of its gradient (Muon's), or two (AdamW's)
+    parameters: list[tuple[torch.Tensor, set[str]]] = [
+        (each, {"momentum"} if "momentum" in group else {"exp_avg", "exp_avg_sq"})
+        for group in fresh.param_groups
+        for each in group["params"]
+    ]
     for number, saved in state["state"].items():
-        # how often AdamW has updated a parameter, and two means of its gradient
-        if saved.keys() != {"step", "exp_avg", "exp_avg_sq"} or not _is_number(saved["step"]):
-            return f"the optimizer's state of parameter {number} is not AdamW's"
-        shape = parameters[number].shape
-        for name in ("exp_avg", "exp_avg_sq"):
+        parameter, means = parameters[number]
+        if saved.keys() != {"step", *means} or not _is_number(saved["step"]):
+            return f"the optimizer's state of parameter {number} is not that of its update"
+        shape = parameter.shape
+        for name in sorted(means):
             if saved[name].shape != shape or not torch.isfinite(saved[name]).all():
                 return (
                     f"the optimizer's {name} of parameter {number} is not {tuple(shape)} finite"

@@ -8,7 +8,7 @@ import torch
 
 from minigpt.data.batches import Batch
 from minigpt.model.gpt import GPT
-from minigpt.training.loss import logits_of, summed_loss
+from minigpt.training.loss import batch_loss, logits_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,7 @@ def validation_loss(
         for batch in batches:
             here = batch.to(device)
             with arithmetic():
-                logits = logits_of(model, here)
-            sums[0] += summed_loss(logits, here.targets).double().cpu()
+                sums[0] += batch_loss(model, here).double().cpu()
             sums[1] += batch.n_targets
     model.train(was_training)
     total = add_up(sums)

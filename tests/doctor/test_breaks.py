@@ -15,7 +15,7 @@ import pytest
 from minigpt.data import batches
 from minigpt.doctor.examination import examine
 from minigpt.doctor.finding import Subject
-from minigpt.model import attention, block, gpt, kv_cache, token_step
+from minigpt.model import attention, block, gpt, kv_cache, positions, query_key_norm, token_step
 from minigpt.training import loss
 
 ATTENTION, BLOCK = attention.CausalSelfAttention, block.Block
@@ -111,8 +111,8 @@ BREAKS: dict[str, tuple[tuple[Edit, ...], str, str]] = {
         "formula", "output projection is missing",
     ),
     "heads viewed without a transpose": (
-        (Edit(ATTENTION, "forward", "part.view(B, T, self.n_head, -1).transpose(1, 2)",
-              "part.reshape(B, self.n_head, T, -1)"),),
+        (Edit(ATTENTION, "_heads", "part.view(B, T, self.n_head, -1)",
+              "part.reshape(B, self.n_head, T, -1).transpose(1, 2)"),),
         "formula", "heads are viewed",
     ),
     "heads merged without a transpose": (
@@ -165,7 +165,7 @@ BREAKS: dict[str, tuple[tuple[Edit, ...], str, str]] = {
         "composition", "the residual sum around the MLP is missing",
     ),
     "no activation": (
-        (Edit(block.MLP, "forward", 'F.gelu(x, approximate="tanh")', "x"),),
+        (Edit(block, "activated", 'F.gelu(x, approximate="tanh")', "x"),),
         "composition", "no activation",
     ),
     "embeddings scaled": (
@@ -220,11 +220,11 @@ BREAKS: dict[str, tuple[tuple[Edit, ...], str, str]] = {
         "cache", "",
     ),
     "a step of another activation": (
-        (Edit(TOKEN_STEP, "_mlp", 'approximate="tanh"', 'approximate="none"'),),
+        (Edit(TOKEN_STEP, "_mlp", "self._config.activation", '"relu"'),),
         "step", "",
     ),
     "queries and keys swapped": (
-        (Edit(ATTENTION, "forward", "q, k, v = (", "k, q, v = ("),),
+        (Edit(ATTENTION, "_heads", "q, k, v = (part", "k, q, v = (part"),),
         "formula", "taken apart as k, q, v",
     ),
     "scores three times as large": (
@@ -251,12 +251,64 @@ BREAKS: dict[str, tuple[tuple[Edit, ...], str, str]] = {
         (Edit(batches, "make_batch", "block[:, 1:].copy()", "block[:, :-1].copy()"),),
         "targets", "not shifted",
     ),
+    "rotary: nothing turned": (
+        (Edit(ATTENTION, "_heads", "if angles is not None", "if False"),),
+        "formula", "queries and keys are not turned by their positions",
+    ),
+    "rotary: keys not turned": (
+        (Edit(ATTENTION, "_heads", "turned(q, angles), turned(k, angles)",
+              "turned(q, angles), k"),),
+        "formula", "only the queries are turned",
+    ),
+    "rotary: halves of a head turned together": (
+        (Edit(ATTENTION, "_heads", "turned(q, angles), turned(k, angles)",
+              "(turned(z.unflatten(-1, (2, -1)).mT.flatten(-2), angles).unflatten(-1, (-1, 2))"
+              ".mT.flatten(-2) for z in (q, k))"),),
+        "formula", "the one half a head further",
+    ),
+    "rotary: another base": (
+        (Edit(positions, "rotary_angles", "10000 **", "500 **"),), "formula", "",
+    ),
+    "rotary: positions of the batch not read": (
+        (Edit(GPT, "hidden", "angles = rotary_angles(positions",
+              "angles = rotary_angles(torch.arange(T)"),),
+        "order", "",
+    ),
+    "rotary: angles not handed on": (
+        (Edit(BLOCK, "forward", "self.norm_1(x), mask, cache, attention, angles",
+              "self.norm_1(x), mask, cache, attention"),),
+        "order", "queries and keys are not turned",
+    ),
+    "rotary: a table besides": (
+        (Edit(GPT, "hidden", "angles = rotary_angles(", "x = x + 1; angles = rotary_angles("),),
+        "composition", "not the token embedding alone",
+    ),
+    "norm of the keys missing": (
+        (Edit(ATTENTION, "_heads", "rms_normed(q), rms_normed(k)", "rms_normed(q), k"),),
+        "formula", "only the queries are divided",
+    ),
+    "fast path: not normed": (
+        (Edit(query_key_norm.NormedHeads, "forward", "y = x * scale", "y = x * 1"),), "paths", "",
+    ),
+    "another activation": (
+        (Edit(block, "activated", 'cast("Tensor", SquaredReLU.apply(x))', "F.relu(x)"),),
+        "composition", "the MLP's activation is relu",
+    ),
+    "a norm that is not used before zeros": (
+        (Edit(BLOCK, "forward", "self.mlp(self.norm_2(x))", "self.mlp(x)"),),
+        "composition", "the norm of the MLP (norm_2) is not used",
+    ),
 }  # fmt: skip
 
 
 #: The model and batch that a break shows in, where it is not the usual one.
 SUBJECTS: dict[str, dict[str, object]] = {
     "positions not restarted": {"layout": "packed", "document_mask": True},
+    **{name: {"position": "rotary"} for name in BREAKS if name.startswith("rotary")},
+    "norm of the keys missing": {"qk_norm": True},
+    "fast path: not normed": {"qk_norm": True, "position": "rotary"},
+    "another activation": {"activation": "relu2"},
+    "a norm that is not used before zeros": {"residual_init": "zero"},
 }
 
 

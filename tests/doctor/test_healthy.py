@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -25,13 +25,15 @@ MakeSubject = Callable[..., Subject]
     block_size=st.integers(1, 20),
     layout=st.sampled_from(["packed", "padded"]),
     document_mask=st.booleans(),
-    position=st.sampled_from(["learned", "sinusoidal"]),
+    position=st.sampled_from(["learned", "sinusoidal", "rotary"]),
+    qk_norm=st.booleans(),
     norm_order=st.sampled_from(["pre", "post"]),
-    activation=st.sampled_from(["gelu", "relu"]),
+    activation=st.sampled_from(["gelu", "relu", "relu2"]),
+    residual_init=st.sampled_from(["scaled", "zero"]),
     bias=st.booleans(),
     dropout=st.sampled_from([0.0, 0.5]),
 )
-@settings(max_examples=30)
+@settings(max_examples=40)
 def test_no_quick_check_fails(
     make_subject: MakeSubject,
     heads: tuple[int, int],
@@ -39,6 +41,7 @@ def test_no_quick_check_fails(
     document_mask: bool,
     **shape: object,
 ) -> None:
+    assume(shape["position"] != "rotary" or heads[1] // heads[0] % 2 == 0)
     subject = make_subject(
         layout, document_mask=document_mask, n_head=heads[0], n_embd=heads[1], **shape
     )

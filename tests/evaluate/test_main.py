@@ -15,6 +15,7 @@ from minigpt.data.corpora import load_corpus, stories
 from minigpt.evaluate.__main__ import main
 from minigpt.evaluate.config import EvaluateConfig
 from minigpt.generation.logprobs import token_logprobs
+from minigpt.model.int8 import is_exact
 from tests.conftest import Train
 
 
@@ -219,6 +220,19 @@ def test_a_model_differs_from_itself_by_nothing(trained: Path, evaluated: Evalua
         assert difference == {"value": 0, "low": 0, "high": 0}
     assert found["share_of_documents_better"] == found["share_of_documents_worse"] == 0
     assert found["verdict"] == "the two are equal on these documents"
+
+
+@pytest.mark.skipif(not is_exact(), reason="this processor has no exact 8-bit products")
+def test_what_weights_of_8_bits_cost_is_a_comparison_of_a_model_with_itself(
+    trained: Path, evaluated: Evaluated
+) -> None:
+    alone = evaluated(f"checkpoint={trained}")["figures"]
+    found = evaluated(f"checkpoint={trained}", f"compare={trained}", "quantize=int8")
+    figures = found["figures"]
+    assert found["quantize"] == "int8"
+    assert figures["other_bits_per_byte"] == alone["bits_per_byte"]  # which stays as it is
+    difference = figures["difference_in_bits_per_byte"]["value"]
+    assert 0 < abs(difference) < 0.01 * alone["bits_per_byte"]["value"]
 
 
 def test_models_of_other_tokens_are_compared_by_the_byte(

@@ -29,10 +29,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "sinusoidal": {"n_layer": 1, "n_head": 1, "n_embd": 40, "position": "sinusoidal"},
     "no_bias": {"n_layer": 2, "n_head": 3, "n_embd": 24, "bias": False, "dropout": 0.25},
     "relu": {"n_layer": 1, "n_head": 2, "n_embd": 32, "activation": "relu"},
+    "relu2": {"n_layer": 1, "n_head": 2, "n_embd": 32, "activation": "relu2"},
     "nothing_of_its_own": {
         "n_layer": 3, "n_head": 1, "n_embd": 40, "bias": False, "position": "sinusoidal",
     },
 }  # fmt: skip
+
+#: Those that llama.cpp can run: it has one activation.
+GELU_SHAPES = [name for name, shape in SHAPES.items() if "activation" not in shape]
 
 Make = Callable[..., LoadedModel]
 

@@ -11,7 +11,7 @@ import torch
 from minigpt.data.tokenizer import END
 from minigpt.model.gpt import GPT
 from minigpt.model.positions import SinusoidalPositions
-from tests.export.conftest import SHAPES, TEXT, Make
+from tests.export.conftest import GELU_SHAPES, SHAPES, TEXT, Make
 
 gguf = pytest.importorskip("gguf")
 
@@ -48,7 +48,7 @@ def named(name: str) -> str:
     return f"blk.{layer}.{NAMES[part]}.{kind}"
 
 
-@pytest.mark.parametrize("shape", [name for name in SHAPES if name != "relu"])
+@pytest.mark.parametrize("shape", GELU_SHAPES)
 def test_float32_is_the_model_to_the_bit(make: Make, export: Export, shape: str) -> None:
     model = make("bpe", **SHAPES[shape]).model
     held = tensors(export("gguf", name="out.gguf"))

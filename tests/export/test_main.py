@@ -5,6 +5,7 @@ import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,10 +117,15 @@ def test_a_wrong_setting_gets_a_line_and_leaves_nothing(
         ({"norm_order": "post"}, "gguf", "model.norm_order=post"),
         ({"norm_order": "post"}, "huggingface", "model.norm_order=post"),
         ({"activation": "relu"}, "gguf", "model.activation=relu"),
+        ({"activation": "relu2"}, "gguf", "model.activation=relu2"),
+        ({"position": "rotary"}, "gguf", "model.position=rotary"),
+        ({"position": "rotary"}, "huggingface", "model.position=rotary"),
+        ({"qk_norm": True}, "gguf", "model.qk_norm=true"),
+        ({"qk_norm": True}, "huggingface", "model.qk_norm=true"),
     ],
 )
 def test_what_a_format_cannot_say_is_refused_by_name(
-    make: Make, here: Path, capsys: Captured, shape: dict[str, str], form: str, message: str
+    make: Make, here: Path, capsys: Captured, shape: dict[str, Any], form: str, message: str
 ) -> None:
     make("bytes", **shape)
     assert message in refusal(capsys, f"format={form}", "to=out")

@@ -21,6 +21,7 @@ from minigpt.generation import decode
 from minigpt.generation.config import Controls, GenerateConfig
 from minigpt.generation.language_model import LanguageModel
 from minigpt.generation.prompts import Prompt
+from minigpt.model.int8 import Int8Linear, is_exact
 from minigpt.settings import settings
 
 #: With a value that changes the text, for each control that can.
@@ -234,3 +235,21 @@ def test_importing_the_package_costs_nothing() -> None:
         cwd=Path(minigpt.__file__).parents[1], capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert set(done.stdout.split()) - sys.stdlib_module_names <= {"minigpt", "__main__"}
+
+
+@pytest.mark.skipif(not is_exact(), reason="this processor has no exact 8-bit products")
+def test_weights_of_8_bits_are_a_setting_of_both(
+    checkpoint: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = checkpoint()
+    model = minigpt.load(path, device="cpu", quantize="int8")
+    assert isinstance(model.model.head, Int8Linear)
+    sample = model.generate("a", seed=3, max_new_tokens=9)[0]
+    asked = [f"checkpoint={path}", "prompt=a", "seed=3", "max_new_tokens=9", "format=json"]
+    given = [*asked, "device=cpu", "quantize=int8"]
+    assert run(generate.main, GenerateConfig, "generate", given) == 0
+    assert json.loads(capsys.readouterr().out)["ids"] == sample.ids
+    with pytest.raises(InputError, match="quantize=int9: must be one of none, int8"):
+        minigpt.load(path, quantize="int9")
+    with pytest.raises(InputError, match="quantize=int8: is for device=cpu with dtype=float32"):
+        minigpt.load(path, device="cpu", dtype="float64", quantize="int8")

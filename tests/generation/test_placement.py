@@ -5,7 +5,8 @@ import torch
 
 from minigpt.config import ModelConfig
 from minigpt.errors import InputError
-from minigpt.generation.placement import find_device, find_dtype, rows_that_fit
+from minigpt.generation import placement
+from minigpt.generation.placement import check_quantize, find_device, find_dtype, rows_that_fit
 from minigpt.model.gpt import GPT
 
 
@@ -48,3 +49,19 @@ def test_as_many_rows_as_memory_has_room_for() -> None:
     # keys and values of a row: 2 * 12 * 768 * 1024 * 4 bytes, and four times the logits
     assert rows(768, 1024) == 2**30 // (2 * 12 * 768 * 1024 * 4 + 16 * 50257)
     assert rows(768, 10**6) == 1
+
+
+def test_weights_of_8_bits_are_refused_where_there_is_no_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cpu = torch.device("cpu")
+    check_quantize("none", torch.device("cuda"), torch.float16)
+    with pytest.raises(InputError, match="not cpu with float64"):
+        check_quantize("int8", cpu, torch.float64)
+    with pytest.raises(InputError, match="not cuda with float32"):
+        check_quantize("int8", torch.device("cuda"), torch.float32)
+    monkeypatch.setattr(placement, "is_exact", lambda: True)
+    check_quantize("int8", cpu, torch.float32)
+    monkeypatch.setattr(placement, "is_exact", lambda: False)
+    with pytest.raises(InputError, match="quantize=int8: this processor has no exact products"):
+        check_quantize("int8", cpu, torch.float32)

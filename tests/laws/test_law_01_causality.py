@@ -8,6 +8,7 @@ from torch import Tensor
 from minigpt.config import ModelConfig
 from minigpt.model.attention import attention_mask
 from minigpt.model.gpt import GPT
+from tests.laws.choices import choices
 
 V = 13
 
@@ -20,9 +21,7 @@ def models(draw: st.DrawFn, n_layer: int | None = None) -> GPT:
         n_head=draw(st.sampled_from([1, 2])),
         n_embd=draw(st.sampled_from([4, 8])),
         block_size=10,
-        bias=draw(st.booleans()),
-        position=draw(st.sampled_from(["learned", "sinusoidal"])),
-        norm_order=draw(st.sampled_from(["pre", "post"])),
+        **draw(choices),
     )
     model = GPT(config, V).double()
     generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))

@@ -12,6 +12,7 @@ from minigpt.generation.continuation import Continuation
 from minigpt.generation.decode import Decoding, Row, continue_rows, stream
 from minigpt.generation.sampling import Sampling, Uniforms
 from minigpt.model.gpt import GPT
+from tests.laws.choices import POSITIONS
 from tests.plain_sampling import plain_probabilities
 
 BLOCK_SIZE = 6
@@ -29,7 +30,7 @@ def model(position: str) -> GPT:
     return gpt
 
 
-MODELS = {position: model(position) for position in ("learned", "sinusoidal")}
+MODELS = {position: model(position) for position in POSITIONS}
 
 
 @dataclass

@@ -1,5 +1,8 @@
 """Law 3: a prompt generates the same text alone and beside prompts of other lengths."""
 
+from typing import Any
+
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +13,7 @@ from minigpt.generation.decode import Decoding, Row, generate, stream
 from minigpt.generation.sampling import Sampling
 from minigpt.generation.windows import window_start
 from minigpt.model.gpt import GPT
+from tests.laws.choices import POSITIONS, choices
 
 BLOCK_SIZE = 7
 END = 6  # of a vocabulary of 7: a row often ends
@@ -24,9 +28,9 @@ SAMPLINGS = [
 ]
 
 
-def model(position: str, dtype: torch.dtype) -> GPT:
+def model(dtype: torch.dtype, **made_of: Any) -> GPT:
     torch.manual_seed(3)
-    config = ModelConfig(n_layer=2, n_head=2, n_embd=16, block_size=BLOCK_SIZE, position=position)
+    config = ModelConfig(n_layer=2, n_head=2, n_embd=16, block_size=BLOCK_SIZE, **made_of)
     gpt = GPT(config, END + 1).to(dtype).eval()
     for parameter in gpt.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
@@ -49,13 +53,13 @@ def texts(results: list[Continuation]) -> list[tuple[list[int], str]]:
     stops=st.booleans(),
     num_samples=st.integers(1, 2),
     batch_size=st.integers(1, 10),
-    position=st.sampled_from(["learned", "sinusoidal"]),
+    made_of=choices,
 )
 def test_alone_and_in_a_batch(
     prompts: list[list[int]], sampling: Sampling, stride: int | None, use_cache: bool,
-    stops: bool, num_samples: int, batch_size: int, position: str,
+    stops: bool, num_samples: int, batch_size: int, made_of: dict[str, Any],
 ) -> None:  # fmt: skip
-    gpt = model(position, torch.float64)
+    gpt = model(torch.float64, **made_of)
     decoding = Decoding(
         end_id=END if stops else -1,
         vocab_size=END + 1,
@@ -75,8 +79,9 @@ def test_alone_and_in_a_batch(
     assert texts(together) == texts(alone)
 
 
-def test_rows_of_every_length_in_one_batch_in_float32() -> None:
-    gpt = model("learned", torch.float32)
+@pytest.mark.parametrize("position", POSITIONS)
+def test_rows_of_every_length_in_one_batch_in_float32(position: str) -> None:
+    gpt = model(torch.float32, position=position)
     generator = torch.Generator().manual_seed(1)
     prompts = [
         torch.randint(0, END + 1, (length,), generator=generator).tolist()
@@ -98,7 +103,7 @@ def test_rows_of_every_length_in_one_batch_in_float32() -> None:
 
 
 def test_a_row_that_ended_disturbs_no_other_row() -> None:
-    gpt = model("learned", torch.float64)
+    gpt = model(torch.float64)
     prompts = [[1, 2], [3, 4, 5, 0, 1]]
     decoding = Decoding(end_id=END, vocab_size=END + 1, max_new_tokens=30)
     results = generate(gpt, prompts, decoding, seed=2, num_samples=6)

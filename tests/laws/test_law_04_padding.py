@@ -1,5 +1,7 @@
 """Law 4 in the model: padded positions change no real logit and no gradient, and never give NaN."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from hypothesis import given, settings
@@ -8,14 +10,13 @@ from torch import Tensor
 
 from minigpt.config import ModelConfig
 from minigpt.model.gpt import GPT
+from tests.laws.choices import choices
 
 V = 13
 
 
-def small_gpt(norm_order: str = "pre", position: str = "learned") -> GPT:
-    config = ModelConfig(
-        n_layer=2, n_head=2, n_embd=8, block_size=12, norm_order=norm_order, position=position
-    )
+def small_gpt(**made_of: Any) -> GPT:
+    config = ModelConfig(n_layer=2, n_head=2, n_embd=8, block_size=12, **made_of)
     model = GPT(config, V).double()
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
@@ -44,8 +45,7 @@ settings_of_a_batch = given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     left=st.booleans(),
     readable=st.booleans(),
-    norm_order=st.sampled_from(["pre", "post"]),
-    position=st.sampled_from(["learned", "sinusoidal"]),
+    made_of=choices,
     seed=st.integers(0, 99),
 )
 
@@ -53,9 +53,9 @@ settings_of_a_batch = given(
 @settings_of_a_batch
 @settings(deadline=None, max_examples=40)
 def test_model_is_deaf_to_what_stands_in_the_padding(
-    lengths: list[int], left: bool, readable: bool, norm_order: str, position: str, seed: int
+    lengths: list[int], left: bool, readable: bool, made_of: dict[str, Any], seed: int
 ) -> None:
-    model, real = small_gpt(norm_order, position), padded(lengths, left)
+    model, real = small_gpt(**made_of), padded(lengths, left)
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, V, real.shape, generator=generator)
     targets = torch.randint(0, V, real.shape, generator=generator).where(real, -100)
@@ -69,9 +69,9 @@ def test_model_is_deaf_to_what_stands_in_the_padding(
 @settings_of_a_batch
 @settings(deadline=None, max_examples=40)
 def test_model_gives_a_padded_batch_what_it_gives_each_row_alone(
-    lengths: list[int], left: bool, readable: bool, norm_order: str, position: str, seed: int
+    lengths: list[int], left: bool, readable: bool, made_of: dict[str, Any], seed: int
 ) -> None:
-    model, real = small_gpt(norm_order, position), padded(lengths, left)
+    model, real = small_gpt(**made_of), padded(lengths, left)
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, V, real.shape, generator=generator)
     targets = torch.randint(0, V, real.shape, generator=generator).where(real, -100)
@@ -88,10 +88,12 @@ def test_model_gives_a_padded_batch_what_it_gives_each_row_alone(
         assert torch.allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
-@given(readable=st.booleans(), norm_order=st.sampled_from(["pre", "post"]))
-@settings(deadline=None, max_examples=8)
-def test_model_is_finite_on_a_row_with_nothing_real(readable: bool, norm_order: str) -> None:
-    model, tokens = small_gpt(norm_order), torch.arange(10).reshape(2, 5)
+@given(readable=st.booleans(), made_of=choices)
+@settings(deadline=None, max_examples=12)
+def test_model_is_finite_on_a_row_with_nothing_real(
+    readable: bool, made_of: dict[str, Any]
+) -> None:
+    model, tokens = small_gpt(**made_of), torch.arange(10).reshape(2, 5)
     real = torch.tensor([[True] * 5, [False] * 5])
     logits, gradients = results(model, tokens, tokens.where(real, -100), readable, real=real)
     assert logits.isfinite().all()

@@ -2,6 +2,7 @@
 each target token counting once."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from minigpt.model.gpt import GPT
 from minigpt.training.loss import summed_loss
 from minigpt.training.metrics_file import column, read_metrics
 from tests.conftest import Train
+from tests.laws.choices import choices
 
 VOCAB, END = 11, 10
 
@@ -57,13 +59,20 @@ def loss_and_gradient(
     lengths=st.lists(st.integers(1, 19), min_size=2, max_size=9),
     accumulate=st.sampled_from([2, 3, 4, 6]),
     document_mask=st.booleans(),
+    made_of=choices,
     seed=st.integers(0, 1000),
 )
 def test_accumulation_changes_nothing(
-    layout: str, readable: bool, lengths: list[int], accumulate: int, document_mask: bool, seed: int
+    layout: str,
+    readable: bool,
+    lengths: list[int],
+    accumulate: int,
+    document_mask: bool,
+    made_of: dict[str, Any],
+    seed: int,
 ) -> None:
     torch.manual_seed(seed)
-    config = ModelConfig(n_layer=2, n_head=2, n_embd=8, block_size=8)
+    config = ModelConfig(n_layer=2, n_head=2, n_embd=8, block_size=8, **made_of)
     model = GPT(config, VOCAB).double()
     store = ragged_store(lengths, seed)
 

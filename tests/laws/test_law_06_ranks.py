@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from minigpt.training.loss import logits_of, summed_loss
 from minigpt.training.metrics_file import column, read_metrics
 from minigpt.training.validation import validation_loss
 from tests.conftest import Train
+from tests.laws.choices import choices
 from tests.laws.test_law_05_accumulation import VOCAB, ragged_store
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -35,9 +37,10 @@ LENGTHS = st.lists(st.integers(1, 19), min_size=2, max_size=9)
 PARTS = st.sampled_from([(2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (4, 3), (6, 2), (12, 1)])
 
 
-def tiny_model(seed: int) -> GPT:
+def tiny_model(seed: int, **made_of: Any) -> GPT:
     torch.manual_seed(seed)
-    return GPT(ModelConfig(n_layer=2, n_head=2, n_embd=8, block_size=CONTEXT), VOCAB).double()
+    config = ModelConfig(n_layer=2, n_head=2, n_embd=8, block_size=CONTEXT, **made_of)
+    return GPT(config, VOCAB).double()
 
 
 def rows_of(batches: Iterable[Batch]) -> list[tuple[int, ...]]:
@@ -54,11 +57,22 @@ def rows_of(batches: Iterable[Batch]) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("layout", ["packed", "padded"])
 @settings(max_examples=15)
-@given(lengths=LENGTHS, parts=PARTS, document_mask=st.booleans(), seed=st.integers(0, 1000))
+@given(
+    lengths=LENGTHS,
+    parts=PARTS,
+    document_mask=st.booleans(),
+    made_of=choices,
+    seed=st.integers(0, 1000),
+)
 def test_the_shares_of_all_processes_add_up(
-    layout: str, lengths: list[int], parts: tuple[int, int], document_mask: bool, seed: int
+    layout: str,
+    lengths: list[int],
+    parts: tuple[int, int],
+    document_mask: bool,
+    made_of: dict[str, Any],
+    seed: int,
 ) -> None:
-    model, store, step = tiny_model(seed), ragged_store(lengths, seed), seed % 5
+    model, store, step = tiny_model(seed, **made_of), ragged_store(lengths, seed), seed % 5
 
     def loss_and_gradients(processes: int, accumulate: int) -> tuple[float, list[Tensor]]:
         model.zero_grad()

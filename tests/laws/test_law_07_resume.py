@@ -53,8 +53,11 @@ def assert_same_bits(mine: Any, reference: Any, place: str = "") -> None:
         ("data.layout=packed",),
         ("data.layout=padded", "trainer.accumulate_grad_batches=2", "model.dropout=0.2",
          "data.num_workers=2"),
+        ("optim=muon",),
+        ("model.position=rotary", "model.qk_norm=true", "model.activation=relu2",
+         "model.residual_init=zero", "data.document_mask=true", "activation_checkpointing=true"),
     ],
-    ids=["plain", "everything"],
+    ids=["plain", "everything", "muon", "rotary"],
 )  # fmt: skip
 def test_thirty_and_thirty_steps_are_sixty(
     train: Train, tmp_path: Path, settings: tuple[str, ...]

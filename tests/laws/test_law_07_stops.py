@@ -51,13 +51,13 @@ def straight(train: Train, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     ("place", "name", "call", "step"),
     [
         (lightning_module, "build_optimizer", 1, 1),  # before the first step
-        (lightning_module, "logits_of", 11, 6),  # inside an accumulation window
-        (lightning_module, "logits_of", 8, 4),  # in the step before a validation
+        (lightning_module, "batch_loss", 11, 6),  # inside an accumulation window
+        (lightning_module, "batch_loss", 8, 4),  # in the step before a validation
         (lightning_module.LanguageModel, "optimizer_step", 5, 5),
-        (validation, "logits_of", 2, 4),
+        (validation, "batch_loss", 2, 4),
         (callbacks, "sample_texts", 1, 5),
         (saving.CheckpointWriter, "save", 2, 5),
-        (lightning_module, "logits_of", 23, 12),  # in the last step
+        (lightning_module, "batch_loss", 23, 12),  # in the last step
     ],
     ids=[
         "start", "window", "before validation", "update", "validation", "sample", "save", "end",
@@ -90,8 +90,9 @@ def test_a_second_signal_acts_at_once(train: Train, tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGINT)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(signals, "ONE_REQUEST", 0.0)
-        signal_at_call(monkeypatch, lightning_module, "logits_of", 11, signal.SIGINT)
-        signal_at_call(monkeypatch, lightning_module, "summed_loss", 11, signal.SIGTERM)
+        # what is put around the other comes first
+        signal_at_call(monkeypatch, lightning_module, "batch_loss", 11, signal.SIGTERM)
+        signal_at_call(monkeypatch, lightning_module, "batch_loss", 11, signal.SIGINT)
         with pytest.raises(SystemExit) as ended:
             train(*COMMON, f"run_dir={run}")
     assert ended.value.code == 143

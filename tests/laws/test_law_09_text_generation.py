@@ -15,6 +15,7 @@ from minigpt.data.tokenizer import END, Tokenizer, train_tokenizer
 from minigpt.generation.language_model import LanguageModel
 from minigpt.generation.logprobs import token_logprobs
 from minigpt.model.gpt import GPT
+from tests.laws.choices import POSITIONS
 
 BLOCK_SIZE = 8
 CORPUS = ["The cat said: “yes!” and the dog's 12 fleas left.\r\n", "猫と犬 🐈 床前明月光\t"] * 3
@@ -40,7 +41,7 @@ def gpt2_tokenizer(folder: Path) -> Tokenizer:
     return Tokenizer(inner)
 
 
-@pytest.fixture(scope="module", params=[(k, p) for k in KINDS for p in ("learned", "sinusoidal")])
+@pytest.fixture(scope="module", params=[(k, p) for k in KINDS for p in POSITIONS])
 def model(request: pytest.FixtureRequest) -> LanguageModel:
     kind, position = request.param
     if kind == "gpt2":

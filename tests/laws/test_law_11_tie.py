@@ -10,13 +10,14 @@ from torch import nn
 from minigpt.config import ModelConfig, OptimConfig
 from minigpt.model.gpt import GPT
 from minigpt.training.optimizer import build_optimizer
+from tests.laws.choices import POSITIONS
 
 V, C = 29, 8  # no other tensor has 29 rows
 
 
-def small_gpt() -> GPT:
+def small_gpt(position: str = "learned") -> GPT:
     torch.manual_seed(0)
-    return GPT(ModelConfig(n_layer=2, n_head=2, n_embd=C, block_size=6), V)
+    return GPT(ModelConfig(n_layer=2, n_head=2, n_embd=C, block_size=6, position=position), V)
 
 
 def tables(named: dict[str, torch.Tensor]) -> list[str]:
@@ -33,19 +34,21 @@ def is_tied(model: GPT) -> bool:
     return bool((looked_up == 3).all()) and logit.item() == 3
 
 
-def test_stored_once() -> None:
-    model = small_gpt()
+@pytest.mark.parametrize("position", POSITIONS)
+def test_stored_once(position: str) -> None:
+    model = small_gpt(position)
     assert tables(dict(model.named_parameters(remove_duplicate=False))) == ["embedding.weight"]
     assert tables(dict(model.state_dict())) == ["embedding.weight"]
     assert is_tied(model)
 
 
-def test_counted_once() -> None:
-    model = small_gpt()
+@pytest.mark.parametrize(("position", "rows"), [("learned", V + 6), ("rotary", V)])
+def test_counted_once(position: str, rows: int) -> None:
+    model = small_gpt(position)
     storages = {p.untyped_storage().data_ptr(): p.numel() for p in model.parameters()}
     assert model.parameter_count() == sum(storages.values())
     without = model.parameter_count() - model.parameter_count(embeddings=False)
-    assert without == V * C + 6 * C
+    assert without == rows * C
 
 
 def test_gradient_is_the_sum_of_both_uses() -> None:

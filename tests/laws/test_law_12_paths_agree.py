@@ -5,6 +5,8 @@ tolerance of `TOLERANCE` with inputs of variance 1; mixed precision computes att
 one.
 """
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,6 +17,7 @@ from minigpt.config import ModelConfig
 from minigpt.model.attention import attention_mask, fast_attention, readable_attention
 from minigpt.model.gpt import GPT
 from minigpt.model.kv_cache import KVCache
+from tests.laws.choices import choices
 
 KINDS = ["causal", "padding", "document", "padding and document", "cross", "cross with a mask"]
 TOLERANCE = {
@@ -77,8 +80,8 @@ def test_functions_agree(
         assert torch.allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
-def small_gpt(norm_order: str) -> GPT:
-    config = ModelConfig(n_layer=2, n_head=2, n_embd=8, block_size=16, norm_order=norm_order)
+def small_gpt(**made_of: Any) -> GPT:
+    config = ModelConfig(n_layer=2, n_head=2, n_embd=8, block_size=16, **made_of)
     model = GPT(config, 13).double().eval()
     for index, parameter in enumerate(model.parameters()):
         parameter.data = 0.4 * random(*parameter.shape, seed=index)
@@ -89,12 +92,14 @@ def small_gpt(norm_order: str) -> GPT:
     T=st.integers(1, 12),
     padding=st.booleans(),
     document=st.booleans(),
-    norm_order=st.sampled_from(["pre", "post"]),
+    made_of=choices,
     seed=st.integers(0, 999),
 )
-@settings(deadline=None, max_examples=40)
-def test_models_agree(T: int, padding: bool, document: bool, norm_order: str, seed: int) -> None:
-    model = small_gpt(norm_order)
+@settings(deadline=None, max_examples=60)
+def test_models_agree(
+    T: int, padding: bool, document: bool, made_of: dict[str, Any], seed: int
+) -> None:
+    model = small_gpt(**made_of)
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, 13, (2, T), generator=generator)
     chance = torch.rand(2, T, generator=generator)
@@ -116,11 +121,14 @@ def test_models_agree(T: int, padding: bool, document: bool, norm_order: str, se
 @given(
     parts=st.lists(st.integers(1, 6), min_size=1, max_size=4).filter(lambda p: sum(p) <= 16),
     padding=st.booleans(),
+    made_of=choices,
     seed=st.integers(0, 999),
 )
 @settings(deadline=None, max_examples=40)
-def test_models_agree_with_a_cache(parts: list[int], padding: bool, seed: int) -> None:
-    model, S = small_gpt("pre"), sum(parts)
+def test_models_agree_with_a_cache(
+    parts: list[int], padding: bool, made_of: dict[str, Any], seed: int
+) -> None:
+    model, S = small_gpt(**made_of), sum(parts)
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, 13, (2, S), generator=generator)
     real = torch.rand(2, S, generator=generator) < 0.7

@@ -46,15 +46,22 @@ def loss_and_gradients(
     return loss.detach(), [p.grad for p in model.parameters() if p.grad is not None]
 
 
-@pytest.mark.parametrize("norm_order", ["pre", "post"])
+@pytest.mark.parametrize(
+    "made_of",
+    [
+        {"norm_order": "pre"},
+        {"norm_order": "post"},
+        {"position": "rotary", "qk_norm": True, "activation": "relu2"},
+    ],
+)
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize(
     "masks", [{}, {"real": REAL}, {"documents": DOCUMENTS}, {"real": REAL, "documents": DOCUMENTS}]
 )
 def test_the_loss_and_the_gradients_have_the_same_bits(
-    masks: dict[str, Tensor], dropout: float, norm_order: str
+    masks: dict[str, Tensor], dropout: float, made_of: dict[str, object]
 ) -> None:
-    model = gpt(dropout=dropout, norm_order=norm_order)
+    model = gpt(dropout=dropout, **made_of)
     loss, gradients = loss_and_gradients(model, checkpointing=False, **masks)
     again, recomputed = loss_and_gradients(model, checkpointing=True, **masks)
     assert torch.equal(loss, again)
@@ -99,8 +106,11 @@ def test_decoding_and_looking_at_attention_go_as_before() -> None:
 
 
 @pytest.mark.slow
-def test_a_compiled_model_recomputes_too() -> None:
-    model = gpt(dropout=0.3)
+@pytest.mark.parametrize(
+    "made_of", [{}, {"position": "rotary", "qk_norm": True, "activation": "relu2"}]
+)
+def test_a_compiled_model_recomputes_too(made_of: dict[str, object]) -> None:
+    model = gpt(dropout=0.3, **made_of)
     model.compile()
     model.activation_checkpointing = True
     torch.manual_seed(1)

@@ -1,5 +1,7 @@
 """Attention against numbers worked out by hand and against plain loops in float64."""
 
+import cmath
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -16,6 +18,7 @@ from minigpt.model.attention import (
     fast_attention,
     readable_attention,
 )
+from minigpt.model.positions import rotary_angles
 
 Path = Callable[..., Tensor]
 
@@ -413,3 +416,26 @@ def test_asking_for_weights_gets_one_tensor_a_call() -> None:
 def test_heads_that_do_not_divide_the_width_are_refused() -> None:
     with pytest.raises(ValueError, match="n_embd=10 is not a multiple of n_head=3"):
         CausalSelfAttention(ModelConfig(n_embd=10, n_head=3), layer=0)
+
+
+@pytest.mark.parametrize("path", ["readable", "fast"])
+@pytest.mark.parametrize("qk_norm", [False, True])
+@pytest.mark.parametrize("rotary", [False, True])
+def test_heads_are_normed_then_turned(rotary: bool, qk_norm: bool, path: str) -> None:
+    module, x = small_attention(qk_norm=qk_norm), random_heads(2, 5, 12)
+    q, k, v = (part.unflatten(-1, (3, 4)).transpose(1, 2) for part in module.qkv(x).split(12, -1))
+    if qk_norm:
+        q, k = (z / (z.square().mean(-1, keepdim=True) + 1e-6).sqrt() for z in (q, k))
+    if rotary:
+        q, k = (each.clone() for each in (q, k))
+        for z in (q, k):
+            for t, pair in itertools.product(range(5), range(2)):
+                turn = cmath.exp(1j * t / 100**pair)  # 10000^(2 · pair / 4)
+                a, b = z[:, :, t, 2 * pair], z[:, :, t, 2 * pair + 1]
+                both = torch.complex(a.clone(), b.clone()) * turn
+                z[:, :, t, 2 * pair], z[:, :, t, 2 * pair + 1] = both.real, both.imag
+    y, _ = attention_by_loops(q, k, v, torch.ones(5, 5).tril() == 1)
+    expected = y.transpose(1, 2).flatten(2) @ module.output.weight.T + module.output.bias
+    angles = rotary_angles(torch.arange(5), 4, torch.float64) if rotary else None
+    found = module(x, attention=[] if path == "readable" else None, angles=angles)
+    assert torch.allclose(found, expected, rtol=0, atol=1e-13)

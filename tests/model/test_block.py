@@ -1,13 +1,14 @@
 """The MLP and the block around it."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from minigpt.config import ModelConfig
-from minigpt.model.block import MLP, Block
+from minigpt.model.block import MLP, Block, activated
 from minigpt.model.positions import sinusoidal_table
 
 
@@ -55,12 +56,29 @@ def gelu(x: float) -> float:
     return 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
-@pytest.mark.parametrize("activation", ["gelu", "relu"])
+NONLINEARITIES: dict[str, Callable[[float], float]] = {
+    "gelu": gelu,
+    "relu": lambda x: max(x, 0.0),
+    "relu2": lambda x: max(x, 0.0) ** 2,
+}
+
+
+@pytest.mark.parametrize("activation", NONLINEARITIES)
 def test_mlp_nonlinearity(activation: str) -> None:
     mlp, x = MLP(config(activation=activation)).double(), 3 * stream()
-    inner = mlp.up(x)
-    inner = inner.detach().apply_(gelu if activation == "gelu" else lambda value: max(value, 0.0))
+    inner = mlp.up(x).detach().apply_(NONLINEARITIES[activation])
     assert torch.allclose(mlp(x), mlp.down(inner), rtol=0, atol=1e-13)
+
+
+def test_gradient_of_squared_relu() -> None:
+    x = torch.tensor([-2.0, 0.0, 0.5, 3.0], dtype=torch.float64, requires_grad=True)
+    activated(x, "relu2").sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [0, 0, 1, 6]
+    away = (x.detach() + 0.1).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: activated(x, "relu2"), (away,))
+    single = stream().float()
+    assert torch.equal(activated(single, "relu2"), single.relu().square())
 
 
 def normed(x: Tensor, norm: nn.LayerNorm) -> Tensor:

@@ -8,12 +8,20 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
-from minigpt.config import ModelConfig
+from minigpt.config import ModelConfig, from_plain, plain
 from minigpt.model.gpt import GPT
 from minigpt.model.kv_cache import KVCache
-from minigpt.model.positions import sinusoidal_table
+from minigpt.model.positions import rotary_angles, sinusoidal_table
 
 V = 23
+
+#: Models that differ in what a forward pass runs.
+KINDS: list[dict[str, object]] = [
+    {},
+    {"position": "sinusoidal"},
+    {"position": "rotary"},
+    {"position": "rotary", "qk_norm": True, "activation": "relu2"},
+]
 
 
 def small_gpt(**changes: object) -> GPT:
@@ -40,7 +48,7 @@ def test_gpt2_parameters(n_layer: int, n_head: int, n_embd: int, parameters: int
 
 
 @pytest.mark.parametrize("norm_order", ["pre", "post"])
-@pytest.mark.parametrize("position", ["learned", "sinusoidal"])
+@pytest.mark.parametrize("position", ["learned", "sinusoidal", "rotary"])
 @pytest.mark.parametrize("vocab_size", [65, 1000])
 def test_initial_loss_is_that_of_guessing(position: str, norm_order: str, vocab_size: int) -> None:
     torch.manual_seed(0)
@@ -49,7 +57,9 @@ def test_initial_loss_is_that_of_guessing(position: str, norm_order: str, vocab_
     tokens = some_tokens(16, 65, vocab_size)
     with torch.no_grad():
         loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-    assert loss.item() == pytest.approx(math.log(vocab_size), rel=0.03)
+    # the token just read is likely again, as the head is the embedding: a table hides that in part
+    tolerance = 0.04 if position == "rotary" else 0.03
+    assert loss.item() == pytest.approx(math.log(vocab_size), rel=tolerance)
 
 
 def test_initialisation_is_gpt2s() -> None:
@@ -65,6 +75,33 @@ def test_initialisation_is_gpt2s() -> None:
             expected = 0.02 / 4 if residual else 0.02  # √(2 · 8 layers) = 4
             assert parameter.std().item() == pytest.approx(expected, rel=0.03), name
             assert abs(parameter.mean().item()) < 0.05 * expected, name
+
+
+def test_zero_initialisation_lets_the_embedding_through_and_learns() -> None:
+    """All else is drawn as it is without; the zeros are the first to learn, then the rest."""
+    model, scaled = small_gpt(residual_init="zero"), small_gpt()
+    for (name, a), (_, b) in zip(model.named_parameters(), scaled.named_parameters(), strict=True):
+        adds = name.endswith(("attention.output.weight", "mlp.down.weight"))
+        assert torch.equal(a, torch.zeros_like(b) if adds else b), name
+    tokens = some_tokens()
+    embedded = model.embedding.weight[tokens] + model.get_parameter("position.weight")[:9]
+    assert torch.equal(model.hidden(tokens), F.layer_norm(embedded, (8,)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.cross_entropy(model(tokens).flatten(0, 1), some_tokens().roll(1).flatten()).backward()
+        optimizer.step()
+    assert all(p.grad is not None and p.grad.any() for p in model.parameters())
+
+
+def test_a_config_without_the_newer_settings_is_the_model_of_before() -> None:
+    old = plain(ModelConfig())
+    for name in ("qk_norm", "residual_init"):
+        del old[name]
+    assert from_plain(ModelConfig, old) == ModelConfig()
+    config = ModelConfig()
+    chosen = (config.position, config.qk_norm, config.activation, config.residual_init)
+    assert chosen == ("learned", False, "gelu", "scaled")
 
 
 def test_the_same_seed_makes_the_same_model() -> None:
@@ -91,6 +128,29 @@ def test_forward_by_its_parts(position: str, norm_order: str) -> None:
     assert logits.shape == (2, 9, V)
     assert torch.allclose(logits, x @ model.embedding.weight.T, rtol=0, atol=1e-13)
     assert torch.equal(logits, model.logits(hidden))
+
+
+def test_a_rotary_model_by_its_parts() -> None:
+    """Nothing is added to the embeddings; each block turns by the positions that were given."""
+    model, tokens = small_gpt(position="rotary").double(), some_tokens()
+    assert "position.weight" not in model.state_dict()
+    for positions in (torch.arange(9), torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4, 5], [3] * 9])):
+        x = model.embedding.weight[tokens]
+        for block in model.blocks:
+            x = block(x, angles=rotary_angles(positions, 4, torch.float64))
+        expected = F.layer_norm(x, (8,))
+        found = model.hidden(tokens, positions=positions)
+        assert torch.allclose(found, expected, rtol=0, atol=1e-13)
+
+
+def test_only_distances_matter_to_rotary_positions() -> None:
+    model, tokens = small_gpt(position="rotary").double(), some_tokens()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    moved = model(tokens, positions=torch.arange(3, 12))
+    assert torch.allclose(moved, model(tokens), rtol=0, atol=1e-11)
+    stretched = model(tokens, positions=torch.arange(9) * 2 % 12)
+    assert not torch.allclose(stretched, model(tokens), atol=1e-2)
 
 
 def test_a_post_norm_model_ends_in_its_last_blocks_norm() -> None:
@@ -124,8 +184,9 @@ def test_position_tells_equal_tokens_apart(position: str) -> None:
     assert not torch.allclose(logits[0, 1:], logits[0, :-1], atol=1e-4)
 
 
-def test_documents_in_one_row_are_read_as_alone() -> None:
-    model, tokens = small_gpt().double(), some_tokens(1, 9)
+@pytest.mark.parametrize("made_of", [{}, {"position": "rotary", "qk_norm": True}])
+def test_documents_in_one_row_are_read_as_alone(made_of: dict[str, object]) -> None:
+    model, tokens = small_gpt(**made_of).double(), some_tokens(1, 9)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
     documents = torch.tensor([[0, 0, 0, 0, 1, 1, 2, 2, 2]])
@@ -155,9 +216,9 @@ def test_weights_are_collected_block_by_block() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("position", ["learned", "sinusoidal"])
-def test_every_float_type(position: str, dtype: torch.dtype) -> None:
-    model = small_gpt(position=position).eval()
+@pytest.mark.parametrize("made_of", KINDS)
+def test_every_float_type(made_of: dict[str, object], dtype: torch.dtype) -> None:
+    model = small_gpt(**made_of).eval()
     reference = model(some_tokens())
     model.to(dtype)
     real = torch.ones(2, 9, dtype=torch.bool)
@@ -196,10 +257,27 @@ def test_state_dict_names_and_a_strict_load() -> None:
     assert torch.equal(other(some_tokens()), model(some_tokens()))
 
 
-def test_one_graph_without_breaks() -> None:
+@pytest.mark.parametrize("made_of", KINDS)
+def test_under_mixed_precision(made_of: dict[str, object]) -> None:
+    model = small_gpt(**made_of).double()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    exact = model(some_tokens())
+    model.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        fast = model(some_tokens())
+        readable = model(some_tokens(), attention=[])
+    for logits in (fast, readable):
+        assert (logits - exact).abs().max() < 0.05 * exact.abs().max()
+    fast.float().square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("made_of", KINDS)
+def test_one_graph_without_breaks(made_of: dict[str, object]) -> None:
     """Tracing alone is what breaks; the compiler behind it is not ours to test."""
     torch.compiler.reset()
-    model = small_gpt(dropout=0.1)
+    model = small_gpt(dropout=0.1, **made_of)
     plain = copy.deepcopy(model).eval()
     names = list(model.state_dict())
     model.compile(fullgraph=True, backend="eager")

@@ -53,6 +53,22 @@ def test_overflow_is_refused_and_changes_nothing() -> None:
     cache.append(0, new[:, :, :1], new[:, :, :1])  # the last place is one
 
 
+def test_what_is_held_stays_while_the_room_grows() -> None:
+    cache, held = KVCache(2, 3, 2, 150, 4), torch.randn(2, 2, 3, 2, 150, 4)
+    rooms: list[int] = []
+    for start, stop in ((0, 5), (5, 64), (64, 65), (65, 130), (130, 150)):
+        for layer, (k, v) in enumerate(held[..., start:stop, :].unbind(1)):
+            keys, values = cache.append(layer, k, v)
+            assert torch.equal(keys, held[0, layer, ..., :stop, :])
+            assert torch.equal(values, held[1, layer, ..., :stop, :])
+        cache.advance(stop - start)
+        rooms.append(cache.keys.size(3))
+        assert cache.keys[0].is_contiguous()  # no holes between the heads
+    assert rooms == [64, 64, 128, 150, 150]
+    cache.length = 0  # from the beginning again
+    assert cache.make_room(70) == 128
+
+
 def test_a_models_cache_has_its_shape_and_type() -> None:
     model = small_gpt().to(torch.bfloat16)
     cache = KVCache.for_model(model, 3, 7)
@@ -64,7 +80,7 @@ def test_a_models_cache_has_its_shape_and_type() -> None:
 
 @given(
     parts=st.lists(st.integers(1, 5), min_size=1, max_size=12).filter(lambda p: sum(p) <= 12),
-    position=st.sampled_from(["learned", "sinusoidal"]),
+    position=st.sampled_from(["learned", "sinusoidal", "rotary"]),
 )
 @settings(deadline=None, max_examples=30)
 def test_any_chunks_give_the_full_forward(parts: list[int], position: str) -> None:
@@ -79,8 +95,9 @@ def test_any_chunks_give_the_full_forward(parts: list[int], position: str) -> No
         assert torch.allclose(torch.cat(chunks, 1), model(tokens), rtol=0, atol=1e-12)
 
 
-def test_rows_padded_on_the_left_read_as_alone() -> None:
-    model, tokens = small_gpt(), some_tokens(2, 9)
+@pytest.mark.parametrize("position", ["learned", "rotary"])
+def test_rows_padded_on_the_left_read_as_alone(position: str) -> None:
+    model, tokens = small_gpt(position), some_tokens(2, 9)
     real = torch.ones(2, 9, dtype=torch.bool)
     real[1, :4] = False
     positions = (real.cumsum(1) - 1).clamp(min=0)

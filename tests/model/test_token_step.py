@@ -35,8 +35,9 @@ def some_tokens(B: int, T: int) -> torch.Tensor:
 @settings(deadline=None, max_examples=60)
 @given(
     norm_order=st.sampled_from(["pre", "post"]),
-    activation=st.sampled_from(["gelu", "relu"]),
-    position=st.sampled_from(["learned", "sinusoidal"]),
+    activation=st.sampled_from(["gelu", "relu", "relu2"]),
+    position=st.sampled_from(["learned", "sinusoidal", "rotary"]),
+    qk_norm=st.booleans(),
     bias=st.booleans(),
     dropout=st.sampled_from([0.0, 0.5]),
     n_head=st.sampled_from([1, 2, 4]),
@@ -105,7 +106,7 @@ class Operations(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("B", [1, 3])
-def test_a_step_makes_nothing_that_grows_with_the_past(B: int) -> None:
+def test_nothing_but_scores_grows_with_the_past(B: int) -> None:
     model = small_gpt(block_size=200)
     cache, tokens, step = KVCache.for_model(model, B), some_tokens(B, 200), TokenStep(model)
     found: list[Operations] = []
@@ -119,5 +120,6 @@ def test_a_step_makes_nothing_that_grows_with_the_past(B: int) -> None:
             found.append(operations)
     _, early, _, late = found
     assert late.names == early.names
-    assert late.largest == early.largest == B * 4 * 8  # the MLP, four times as wide
+    assert early.largest == max(B * 4 * 8, B * 2 * 64)  # the MLP, four times as wide; the scores
+    assert late.largest == B * 2 * 200  # the scores: of each head, a number for each key
     assert not {"tril", "where", "masked_fill", "item", "_local_scalar_dense"} & set(late.names)

@@ -1,0 +1,74 @@
+"""Linear layers for the few rows of a decoding step, which cost what reading their weights costs.
+
+A step has one row for each text that is continued, so a weight is used once or a few times for each
+time that it is read. On a CPU in float32 the kernel behind `F.linear` then reads a large matrix
+with one thread, and for a handful of rows far below the speed of memory. oneDNN's does better: from
+the weights as they lie for one row, and for more from a copy that is packed for it.
+
+Shapes: B rows, N numbers out, K numbers in.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from minigpt.model.int8 import Int8Linear
+
+#: From (B, K) to (B, N).
+Linear = Callable[[Tensor], Tensor]
+
+#: Numbers of a weight from which oneDNN is faster; it takes 20 µs to begin.
+LARGE = 1 << 17
+#: Rows that a packed copy is made for; it serves any number.
+FEW = 8
+#: Bytes of a weight that are packed at most: the copy stays in memory as long as the weight.
+MOST_PACKED = 1 << 28
+
+#: Packed copies by their weight, with the version of it that they were made of.
+_packed: Any = WeakIdKeyDictionary()
+
+
+def linear_of(layer: nn.Module, rows: int | None) -> Linear:
+    """What a linear layer does, for so many rows; see `linear`."""
+    if isinstance(layer, Int8Linear):
+        return layer.forward
+    assert isinstance(layer, nn.Linear), layer
+    return linear(layer.weight, layer.bias, rows)
+
+
+def linear(weight: Tensor, bias: Tensor | None, rows: int | None) -> Linear:
+    """The map x wᵀ + b by the fastest kernel for so many rows; None is the plain one.
+
+    It computes no gradients. Weights are read as they are at the time of the call, but for those
+    that are packed: as they are now.
+    """
+    fast = (
+        rows is not None
+        and weight.device.type == "cpu"
+        and weight.dtype == torch.float32
+        and weight.numel() >= LARGE
+        and torch.backends.mkldnn.is_available()
+    )
+    if not fast:
+        return lambda x: F.linear(x, weight, bias)
+    read = weight.detach() if rows == 1 or weight.nbytes > MOST_PACKED else packed(weight)
+    kernel = _onednn()._linear_pointwise.default  # noqa: SLF001  (its only name)
+    return lambda x: kernel(x, read, bias, "none", [], "")
+
+
+def packed(weight: Tensor) -> Tensor:
+    """A copy of a weight (N, K) in the order in which oneDNN reads it for a few rows, made once."""
+    version: int = weight._version  # noqa: SLF001  (a copy must not outlive a training step)
+    if _packed.get(weight, (None, None))[0] != version:
+        reorder = _onednn()._reorder_linear_weight.default  # noqa: SLF001  (its only name)
+        _packed[weight] = version, reorder(weight.detach(), FEW)
+    return cast("Tensor", _packed[weight][1])
+
+
+def _onednn() -> Any:
+    """The operators that torch.compile uses, too. They have no types."""
+    return torch.ops.mkldnn
