@@ -88,13 +88,13 @@ def fit(
         from minigpt.training.summary import RunEnd, write_config
         from minigpt.training.tracker import closed_at_the_end
 
-    keep_freed_memory(keep=not config.activation_checkpointing)
     module = LanguageModel.for_run(config, data, start, origin)
     batches = CorpusBatches(data, config)
     devices = device_count(config.trainer.devices, device)
     largest = batches.largest_batches(devices * config.trainer.num_nodes)
     memory = memory_of_run(config, module.model, largest, device.kind)
     check_room(memory)
+    keep_freed_memory(keep=memory.kept)
     if config.doctor and is_first():
         examine(module.model, batches, fresh=origin is None)
     folder = (start.folder or create_run_folder(config.run_dir)) if is_first() else None

@@ -33,7 +33,7 @@ _FOR_USE: dict[str, type] = {
     "documents": int,
 }
 
-#: Most bytes of a positional table: the sinusoidal one is made, so no file shows its size.
+#: Most bytes of a positional table: only a learned one is in the file, which then shows its size.
 _LARGEST_TABLE = 1 << 30
 
 #: Of the memory that torch allocates on a CPU, in bytes; how a sum is split depends on it.
@@ -258,7 +258,7 @@ def _check_fit(
 ) -> None:
     """Raise `InputError` unless the weights are those of the model; takes no memory for one."""
     fault = f"{path}: its parts do not fit each other: "
-    made = config.block_size * config.n_embd * 4 if config.position == "sinusoidal" else 0
+    made = config.block_size * config.n_embd * 4 if config.position != "learned" else 0
     if config.n_layer > len(weights) or made > _LARGEST_TABLE:
         raise InputError(f"{fault}the model's config is of a larger one than the file holds")
     try:

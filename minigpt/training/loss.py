@@ -28,15 +28,20 @@ _LOGITS = 2**21
 _POSITIONS, _POSITIONS_ON_GPU = 256, 4096
 
 
-def logits_of(model: GPT, batch: Batch, attention: list[Tensor] | None = None) -> Tensor:
-    """Logits (B, T, V) of a batch that is where the model is; `attention` as in `GPT.hidden`."""
-    return model(
+def hidden_of(model: GPT, batch: Batch, attention: list[Tensor] | None = None) -> Tensor:
+    """Hidden states (B, T, C) of a batch that is where the model is; `GPT.hidden`'s `attention`."""
+    return model.hidden(
         batch.inputs,
         positions=batch.positions,
         real=batch.real,
         documents=batch.documents,
         attention=attention,
     )
+
+
+def logits_of(model: GPT, batch: Batch, attention: list[Tensor] | None = None) -> Tensor:
+    """Logits (B, T, V) of a batch; otherwise as `hidden_of`."""
+    return model.logits(hidden_of(model, batch, attention))
 
 
 def summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -54,10 +59,7 @@ def summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 def batch_loss(model: GPT, batch: Batch, scale: float = 1.0) -> Tensor:
     """`scale` times the summed loss of a batch that is where the model is; see `head_loss`."""
-    hidden = model.hidden(
-        batch.inputs, positions=batch.positions, real=batch.real, documents=batch.documents
-    )
-    return head_loss(hidden, model.embedding.weight, batch.targets, scale)
+    return head_loss(hidden_of(model, batch), model.embedding.weight, batch.targets, scale)
 
 
 def head_loss(hidden: Tensor, weight: Tensor, targets: Tensor, scale: float = 1.0) -> Tensor:

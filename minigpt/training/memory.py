@@ -25,14 +25,15 @@ from minigpt.config import TrainConfig
 from minigpt.data.batches import Batch
 from minigpt.errors import InputError, RunError
 from minigpt.model.gpt import GPT
-from minigpt.training.loss import batch_loss, logits_of
+from minigpt.training.loss import batch_loss, hidden_of
 from minigpt.training.validation import Entropies
 
 #: Bytes of the libraries' code and buffers that come into use after the plan, on a CPU.
 _LIBRARIES = 105e6
 #: How much more room than their own size the blocks of a step take, on a CPU: kept for the next
-#: one, they leave holes in glibc's heap (`heap.keep_freed_memory`).
-_HOLES = 1.4
+#: one, they leave holes in glibc's heap (`heap.keep_freed_memory`). A step that holds so many bytes
+#: beside weights and moments has so much to compute that it does not keep them.
+_HOLES, _MOST_KEPT = 1.4, 2e9
 #: A run that needs so many times what there is is not begun.
 _HOPELESS = 2.0
 #: What the allocators of torch say, besides `torch.OutOfMemoryError` and `MemoryError`.
@@ -46,7 +47,8 @@ class Memory:
     `training` and `validation` are the largest batches it meets with; `held` is what it holds
     before training, its weights left out; `room` what it could hold in all; `predicted` what its
     own settings need. In bytes. On a CPU they are resident memory, Python and the libraries
-    included; on a GPU torch's allocations.
+    included; on a GPU torch's allocations. `kept`: whether what a step frees on a CPU is to be kept
+    for the next one.
     """
 
     config: TrainConfig
@@ -57,19 +59,26 @@ class Memory:
     held: int
     room: int
     predicted: int = 0
+    kept: bool = True
 
     def needed(self, config: TrainConfig) -> int:
         """Bytes at the peak with settings that may divide or shorten the batches of `config`."""
+        return self.looked_at(config)[0]
+
+    def looked_at(self, config: TrainConfig) -> tuple[int, bool]:
+        """`predicted` and `kept` of such settings."""
         device = torch.device(self.device)
         with FakeTensorMode(), device, LiveBytes() as live:
             lasting, steps, looks = _phases(config, self, live)
             weights = lasting // 3
+        beside = max(steps, looks)
+        kept = beside < _MOST_KEPT and not config.activation_checkpointing
         if device.type != "cpu":
-            return lasting + max(steps, looks)
-        holes = 1.0 if config.activation_checkpointing else _HOLES
+            return lasting + beside, kept
         # at the end the best checkpoint is read whole, and put into a second model
         report = lasting + 2 * weights
-        return int(self.held + _LIBRARIES + lasting + max(holes * max(steps, looks), report))
+        peak = max((_HOLES if kept else 1.0) * beside, report)
+        return int(self.held + _LIBRARIES + lasting + peak), kept
 
 
 def memory_of_run(
@@ -80,7 +89,8 @@ def memory_of_run(
     if device == "cpu":
         held = resident_bytes() - sum(p.nbytes for p in model.parameters())
     memory = Memory(config, model.vocab_size, *largest, device, held, room_bytes(device))
-    return dataclasses.replace(memory, predicted=memory.needed(config))
+    predicted, kept = memory.looked_at(config)
+    return dataclasses.replace(memory, predicted=predicted, kept=kept)
 
 
 def check_room(memory: Memory) -> None:
@@ -156,12 +166,13 @@ def _phases(config: TrainConfig, memory: Memory, live: LiveBytes) -> tuple[int, 
         loss.backward()
         del loss
     steps = live.peak - lasting
+    model.zero_grad()
     live.peak = 0
     model.eval()
     with torch.no_grad():
         with arithmetic():
             batch_loss(model, validation)
-        logits_of(model, validation, Entropies())
+        hidden_of(model, validation, Entropies())
     del moments
     return lasting, steps, live.peak - lasting
 

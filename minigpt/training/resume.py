@@ -4,12 +4,9 @@ import copy
 import dataclasses
 import glob
 import json
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from minigpt.checkpoint import (
     RECORD,
@@ -21,7 +18,6 @@ from minigpt.checkpoint import (
 )
 from minigpt.config import TrainConfig, check
 from minigpt.errors import InputError
-from minigpt.model.gpt import GPT
 from minigpt.run_folder import (
     BEST,
     LAST,
@@ -33,9 +29,9 @@ from minigpt.run_folder import (
     run_folder_of,
 )
 from minigpt.settings import set_value, shown, value_of
-from minigpt.training.optimizer import build_optimizer
 from minigpt.training.origin import place_of_origin
 from minigpt.training.samples import OVERFIT_LOSS
+from minigpt.training.training_state import check_training_state
 
 #: What a resumed run may be told anew: settings, and groups that end in a dot. The rest (the model,
 #: the tokenizer, the data and their order, the seed) makes it the run it is.
@@ -249,57 +245,3 @@ def load_resumed(start: Start) -> LoadedModel | None:
     loaded = build_model(start.checkpoint, contents)
     check_training_state(start.checkpoint, contents, loaded.model, start.config)
     return loaded
-
-
-def check_training_state(
-    path: Path, contents: dict[str, Any], model: GPT, config: TrainConfig
-) -> None:
-    """Raise `InputError` unless training can go on with what a checkpoint holds beside the model.
-
-    Lightning restores it, much later, and believes what it is given.
-    """
-    fresh = build_optimizer(model, dataclasses.replace(config.optim, lr=1.0), fused=False)
-    try:
-        fault = _fault_of_state(contents, fresh)
-    except (LookupError, TypeError, ValueError, AttributeError):
-        fault = f"it does not have the form of {config.optim.kind}'s"
-    if fault:
-        raise InputError(f"{path}: its training state cannot be used: {fault}")
-
-
-def _fault_of_state(contents: dict[str, Any], fresh: torch.optim.Optimizer) -> str:
-    """What is wrong with a training state, in words, if its parts are what they should be."""
-    step = contents[RECORD]["step"]
-    if contents.get("global_step") != step:
-        return f"global_step is {contents.get('global_step')!r}, not {step}"
-    if not all(map(_is_number, contents.get("MixedPrecision", {}).values())):
-        return "MixedPrecision, the scaling of float16's loss, is no numbers"
-    (state,) = contents["optimizer_states"]
-    expected = [group["params"] for group in fresh.state_dict()["param_groups"]]
-    if [group["params"] for group in state["param_groups"]] != expected:
-        return "the optimizer's groups are not those of the model"
-    # how often a parameter was updated, and a mean of its gradient (Muon's), or two (AdamW's)
-    parameters: list[tuple[torch.Tensor, set[str]]] = [
-        (each, {"momentum"} if "momentum" in group else {"exp_avg", "exp_avg_sq"})
-        for group in fresh.param_groups
-        for each in group["params"]
-    ]
-    for number, saved in state["state"].items():
-        parameter, means = parameters[number]
-        if saved.keys() != {"step", *means} or not _is_number(saved["step"]):
-            return f"the optimizer's state of parameter {number} is not that of its update"
-        shape = parameter.shape
-        for name in sorted(means):
-            if saved[name].shape != shape or not torch.isfinite(saved[name]).all():
-                return (
-                    f"the optimizer's {name} of parameter {number} is not {tuple(shape)} finite"
-                    " numbers"
-                )
-    return ""
-
-
-def _is_number(value: object) -> bool:
-    """Whether it is a finite number, as one or in a tensor of one."""
-    if isinstance(value, torch.Tensor):
-        return value.numel() == 1 and value.is_floating_point() and math.isfinite(value.item())
-    return isinstance(value, int | float) and math.isfinite(value)

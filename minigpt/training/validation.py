@@ -8,7 +8,7 @@ import torch
 
 from minigpt.data.batches import Batch
 from minigpt.model.gpt import GPT
-from minigpt.training.loss import batch_loss, logits_of
+from minigpt.training.loss import batch_loss, hidden_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +56,18 @@ def attention_statistics(model: GPT, batch: Batch) -> dict[str, float]:
     """Entropy of each layer's attention rows in nats, and the root mean square of the logits.
 
     Over the real positions of one batch that lies on the model's device. A row that may read n
-    keys has an entropy between 0 (one key) and ln n (all alike).
+    keys has an entropy between 0 (one key) and ln n (all alike). The squares of a position's logits
+    W h add up to h · WᵀW h, for which there need be no logits.
     """
     was_training = model.training
     model.eval()
     entropies = Entropies()
-    logits = logits_of(model, batch, entropies)
+    hidden = hidden_of(model, batch, entropies)
     model.train(was_training)
-    real = batch.real_positions
-    statistics = {"logit_rms": logits[real].float().square().mean().sqrt().item()}
+    real, weight = batch.real_positions, model.embedding.weight.float()
+    hidden = hidden[real].float()
+    squares = (hidden @ (weight.mT @ weight) * hidden).sum(-1)
+    statistics = {"logit_rms": (squares.mean() / len(weight)).sqrt().item()}
     for layer, each in enumerate(entropies):
         statistics[f"attention_entropy_{layer}"] = each.mean(1)[real].mean().item()
     return statistics

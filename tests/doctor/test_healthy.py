@@ -123,7 +123,7 @@ def test_observations_never_fail(
     def refuse(_self: GPT, *_: object, **__: object) -> Tensor:
         raise RuntimeError("out of order")
 
-    monkeypatch.setattr(GPT, "forward", refuse)
+    monkeypatch.setattr(GPT, "hidden", refuse)
     found = list(examine(subject, OBSERVATIONS))
     assert "failed" not in {finding.status for _, finding in found}
     assert any("out of order" in finding.figure for _, finding in found)

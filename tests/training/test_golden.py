@@ -1,4 +1,4 @@
-"""The first steps of a few runs, to the digit: a refactor may not move them, a change explains it."""
+"""The first steps of a few runs, to the digit: a refactor may not move them."""
 
 from pathlib import Path
 

@@ -1,5 +1,6 @@
 """What a run is said to need, what it took, and what is said where there is not enough."""
 
+import dataclasses
 import json
 import re
 import resource
@@ -14,7 +15,7 @@ from minigpt.config import ModelConfig, OptimConfig, TrainConfig, TrainerConfig
 from minigpt.data.batches import Batch
 from minigpt.errors import RunError
 from minigpt.model.gpt import GPT
-from minigpt.training.loss import summed_loss
+from minigpt.training.loss import batch_loss
 from minigpt.training.memory import (
     _HOLES,
     _LIBRARIES,
@@ -31,7 +32,9 @@ from tests.conftest import Train
 V = 300
 
 
-def memory_of(B: int, *, room: int = 10**12, checkpointing: bool = False) -> Memory:
+def memory_of(
+    B: int, *, room: int = 10**12, checkpointing: bool = False, vocab_size: int = V
+) -> Memory:
     """Of a process that holds nothing else."""
     model = ModelConfig(n_layer=3, n_head=2, n_embd=32, block_size=64)
     tokens = torch.zeros(B, model.block_size, dtype=torch.int64)
@@ -43,8 +46,9 @@ def memory_of(B: int, *, room: int = 10**12, checkpointing: bool = False) -> Mem
         trainer=TrainerConfig(precision="32-true"),
     )
     config.data.batch_size = B
-    memory = Memory(config, V, batch, batch, "cpu", 0, room)
-    return Memory(config, V, batch, batch, "cpu", 0, room, predicted=memory.needed(config))
+    memory = Memory(config, vocab_size, batch, batch, "cpu", 0, room)
+    predicted, kept = memory.looked_at(config)
+    return dataclasses.replace(memory, predicted=predicted, kept=kept)
 
 
 def test_live_bytes_are_those_of_the_storages_that_live() -> None:
@@ -72,17 +76,32 @@ def test_what_autograd_keeps_is_counted_until_it_is_used() -> None:
         assert live.now == 4000  # the gradient
 
 
-def test_the_simulated_peak_is_that_of_real_tensors() -> None:
+@pytest.mark.parametrize("vocab_size", [V, 9000], ids=["plain head", "head in parts"])
+def test_the_simulated_peak_is_that_of_real_tensors(vocab_size: int) -> None:
     """The same step on real tensors: their storages are counted as they come and go."""
     torch.manual_seed(0)
-    memory = memory_of(16)
-    model, tokens = GPT(memory.config.model, V).train(), torch.zeros(16, 64, dtype=torch.int64)
+    memory = memory_of(16, vocab_size=vocab_size)
+    model = GPT(memory.config.model, vocab_size).train()
+    tokens = torch.zeros(16, 64, dtype=torch.int64)
+    batch = dataclasses.replace(memory.training, inputs=tokens, targets=tokens)
     with LiveBytes() as live:
-        summed_loss(model(tokens), tokens).backward()
+        batch_loss(model, batch).backward()
     weights = sum(p.nbytes for p in model.parameters())
     # beside weights and moments, which the step above does not have
     predicted = (memory.needed(memory.config) - _LIBRARIES - 3 * weights) / _HOLES
-    assert predicted == pytest.approx(live.peak - weights, rel=0.02)
+    assert predicted == pytest.approx(live.peak, rel=0.02)
+
+
+def test_a_large_vocabulary_does_not_hold_its_logits() -> None:
+    few, many = memory_of(64, vocab_size=20_000), memory_of(256, vocab_size=20_000)
+    logits = 4 * 192 * 64 * 20_000  # of the rows that the one has more
+    assert many.predicted - few.predicted < 0.4 * logits
+
+
+def test_what_a_large_step_frees_is_not_kept() -> None:
+    assert memory_of(64).kept
+    assert not memory_of(64, checkpointing=True).kept
+    assert not memory_of(5000).kept
 
 
 def test_more_rows_need_more_and_checkpointing_less() -> None:

@@ -62,3 +62,11 @@ def test_entropy_of_attention_that_sees_all_alike() -> None:
     expected = sum(rows) / len(rows)
     assert statistics["attention_entropy_0"] == pytest.approx(expected, rel=1e-6)
     assert statistics["attention_entropy_1"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_size_of_the_logits() -> None:
+    model, batch = tiny_model().eval(), batch_of([5, 2], seed=2)
+    with torch.no_grad():
+        logits = model(batch.inputs, real=batch.real)[batch.real_positions]
+    expected = logits.square().mean().sqrt().item()
+    assert attention_statistics(model, batch)["logit_rms"] == pytest.approx(expected, rel=1e-5)
