@@ -29,7 +29,7 @@ from minigpt.training.loss import batch_loss, hidden_of
 from minigpt.training.validation import Entropies
 
 #: Bytes of the libraries' code and buffers that come into use after the plan, on a CPU.
-_LIBRARIES = 105e6
+_LIBRARIES = 40e6
 #: How much more room than their own size the blocks of a step take, on a CPU: kept for the next
 #: one, they leave holes in glibc's heap (`heap.keep_freed_memory`). A step that holds so many bytes
 #: beside weights and moments has so much to compute that it does not keep them.
