@@ -66,6 +66,10 @@ class Batch:
         """The same batch in page-locked memory, from which copies to a GPU can overlap."""
         return self._each(Tensor.pin_memory)
 
+    def rows(self, first: int, end: int) -> "Batch":
+        """Some of its rows; the counts stay those of the whole."""
+        return self._each(lambda tensor: tensor[first:end])
+
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         tensors = {
             part.name: change(value)

@@ -26,7 +26,7 @@ from minigpt.data.batches import Batch
 from minigpt.errors import InputError, RunError
 from minigpt.model.gpt import GPT
 from minigpt.training.loss import batch_loss, hidden_of
-from minigpt.training.validation import Entropies
+from minigpt.training.validation import Entropies, parts_to_look_at
 
 #: Bytes of the libraries' code and buffers that come into use after the plan, on a CPU.
 _LIBRARIES = 40e6
@@ -172,7 +172,7 @@ def _phases(config: TrainConfig, memory: Memory, live: LiveBytes) -> tuple[int, 
     with torch.no_grad():
         with arithmetic():
             batch_loss(model, validation)
-        hidden_of(model, validation, Entropies())
+        hidden_of(model, parts_to_look_at(model, validation)[0], Entropies())
     del moments
     return lasting, steps, live.peak - lasting
 

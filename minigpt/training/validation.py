@@ -1,5 +1,6 @@
 """The loss over the validation part, and what attention looks like there."""
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ import torch
 from minigpt.data.batches import Batch
 from minigpt.model.gpt import GPT
 from minigpt.training.loss import batch_loss, hidden_of
+
+#: Weights of attention that are looked at at once: 32 MB, and a few times as much to compute them.
+_WEIGHTS = 2**23
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +65,29 @@ def attention_statistics(model: GPT, batch: Batch) -> dict[str, float]:
     """
     was_training = model.training
     model.eval()
-    entropies = Entropies()
-    hidden = hidden_of(model, batch, entropies)
+    weight = model.embedding.weight.float()
+    gram = weight.mT @ weight
+    squares = torch.zeros((), dtype=torch.float64)
+    sums = torch.zeros(model.config.n_layer, dtype=torch.float64)
+    for part in parts_to_look_at(model, batch):
+        entropies = Entropies()
+        hidden = hidden_of(model, part, entropies)[part.real_positions].float()
+        squares += (hidden @ gram * hidden).sum().cpu()
+        sums += torch.stack([each.mean(1)[part.real_positions].sum() for each in entropies]).cpu()
     model.train(was_training)
-    real, weight = batch.real_positions, model.embedding.weight.float()
-    hidden = hidden[real].float()
-    squares = (hidden @ (weight.mT @ weight) * hidden).sum(-1)
-    statistics = {"logit_rms": (squares.mean() / len(weight)).sqrt().item()}
-    for layer, each in enumerate(entropies):
-        statistics[f"attention_entropy_{layer}"] = each.mean(1)[real].mean().item()
+    n_real = int(batch.real_positions.sum())
+    statistics = {"logit_rms": math.sqrt(squares.item() / (n_real * len(weight)))}
+    for layer, each in enumerate(sums.tolist()):
+        statistics[f"attention_entropy_{layer}"] = each / n_real
     return statistics
+
+
+def parts_to_look_at(model: GPT, batch: Batch) -> list[Batch]:
+    """The batch by so many rows that the weights of a block, (rows, H, T, T), stay few."""
+    n_rows, width = batch.inputs.shape
+    together = max(1, _WEIGHTS // (model.config.n_head * width * width))
+    firsts = range(0, n_rows, together)
+    return [batch.rows(first, first + together) for first in firsts]
 
 
 class Entropies(list[torch.Tensor]):

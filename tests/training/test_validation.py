@@ -8,6 +8,7 @@ import torch
 from minigpt.config import ModelConfig
 from minigpt.data.batches import IGNORED, Batch
 from minigpt.model.gpt import GPT
+from minigpt.training import validation
 from minigpt.training.validation import attention_statistics, validation_loss
 
 VOCAB = 7
@@ -70,3 +71,10 @@ def test_size_of_the_logits() -> None:
         logits = model(batch.inputs, real=batch.real)[batch.real_positions]
     expected = logits.square().mean().sqrt().item()
     assert attention_statistics(model, batch)["logit_rms"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_looking_at_a_batch_by_rows_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = tiny_model(), batch_of([16, 3, 9], seed=3)
+    together = attention_statistics(model, batch)
+    monkeypatch.setattr(validation, "_WEIGHTS", 1)
+    assert attention_statistics(model, batch) == pytest.approx(together, rel=1e-6)
