@@ -17,12 +17,11 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from minigpt.model.int8 import Int8Linear
+from minigpt.model.linear import onednn_product, suits_onednn
 
 #: From (B, K) to (B, N).
-Linear = Callable[[Tensor], Tensor]
+LinearMap = Callable[[Tensor], Tensor]
 
-#: Numbers of a weight from which oneDNN is faster; it takes 20 µs to begin.
-LARGE = 1 << 17
 #: Rows that a packed copy is made for; it serves any number.
 FEW = 8
 #: Bytes of a weight that are packed at most: the copy stays in memory as long as the weight.
@@ -32,7 +31,7 @@ MOST_PACKED = 1 << 28
 _packed: Any = WeakIdKeyDictionary()
 
 
-def linear_of(layer: nn.Module, rows: int | None) -> Linear:
+def linear_of(layer: nn.Module, rows: int | None) -> LinearMap:
     """What a linear layer does, for so many rows; see `linear`."""
     if isinstance(layer, Int8Linear):
         return layer.forward
@@ -40,35 +39,22 @@ def linear_of(layer: nn.Module, rows: int | None) -> Linear:
     return linear(layer.weight, layer.bias, rows)
 
 
-def linear(weight: Tensor, bias: Tensor | None, rows: int | None) -> Linear:
+def linear(weight: Tensor, bias: Tensor | None, rows: int | None) -> LinearMap:
     """The map x wᵀ + b by the fastest kernel for so many rows; None is the plain one.
 
     It computes no gradients. Weights are read as they are at the time of the call, but for those
     that are packed: as they are now.
     """
-    fast = (
-        rows is not None
-        and weight.device.type == "cpu"
-        and weight.dtype == torch.float32
-        and weight.numel() >= LARGE
-        and torch.backends.mkldnn.is_available()
-    )
-    if not fast:
+    if rows is None or not suits_onednn(weight):
         return lambda x: F.linear(x, weight, bias)
     read = weight.detach() if rows == 1 or weight.nbytes > MOST_PACKED else packed(weight)
-    kernel = _onednn()._linear_pointwise.default  # noqa: SLF001  (its only name)
-    return lambda x: kernel(x, read, bias, "none", [], "")
+    return lambda x: onednn_product(x, read, bias)
 
 
 def packed(weight: Tensor) -> Tensor:
     """A copy of a weight (N, K) in the order in which oneDNN reads it for a few rows, made once."""
     version: int = weight._version  # noqa: SLF001  (a copy must not outlive a training step)
     if _packed.get(weight, (None, None))[0] != version:
-        reorder = _onednn()._reorder_linear_weight.default  # noqa: SLF001  (its only name)
+        reorder: Any = torch.ops.mkldnn._reorder_linear_weight.default  # noqa: SLF001  (its only name)
         _packed[weight] = version, reorder(weight.detach(), FEW)
     return cast("Tensor", _packed[weight][1])
-
-
-def _onednn() -> Any:
-    """The operators that torch.compile uses, too. They have no types."""
-    return torch.ops.mkldnn

@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
 from minigpt.model.block import Block, activated
-from minigpt.model.few_rows import Linear, linear, linear_of
+from minigpt.model.few_rows import LinearMap, linear, linear_of
 from minigpt.model.gpt import GPT
 from minigpt.model.kv_cache import KVCache
 from minigpt.model.positions import rotary_angles, turned
@@ -32,11 +32,11 @@ class _Parts(NamedTuple):
     """What a block is made of."""
 
     norm_1: Affine
-    qkv: Linear
-    output: Linear
+    qkv: LinearMap
+    output: LinearMap
     norm_2: Affine
-    up: Linear
-    down: Linear
+    up: LinearMap
+    down: LinearMap
 
 
 class TokenStep:

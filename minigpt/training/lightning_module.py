@@ -14,7 +14,7 @@ from minigpt.data.batches import Batch
 from minigpt.data.token_store import PreparedData
 from minigpt.model.gpt import GPT
 from minigpt.training.divergence import Health
-from minigpt.training.loss import batch_loss
+from minigpt.training.loss import Reader, batch_loss, hidden_of
 from minigpt.training.optimizer import build_optimizer
 from minigpt.training.resume import Start
 from minigpt.training.schedule import learning_rate
@@ -36,6 +36,7 @@ class LanguageModel(L.LightningModule):
         self.optim = optim
         self.seed = seed
         self.record = record
+        self.read: Reader = hidden_of
         self.step_loss = torch.zeros(())
         self.grad_norm = torch.zeros(())
         self.health = Health(torch.device("cpu"))
@@ -51,9 +52,6 @@ class LanguageModel(L.LightningModule):
         torch.manual_seed(config.seed)
         model = origin.model if origin else GPT(config.model, data.tokenizer.vocab_size)
         model.activation_checkpointing = config.activation_checkpointing
-        if config.compile:
-            for block in model.blocks:  # one graph serves them all, and the loss is no part of it
-                block.compile()
         new = {"tokens": 0, "train_seconds": 0.0, "samples_size": 0, "run_id": secrets.token_hex(4)}
         record = (
             new
@@ -67,7 +65,10 @@ class LanguageModel(L.LightningModule):
                 "data": data.folder.name,
             }
         )
-        return cls(model.train(), config.optim, seed=config.seed, record=record)
+        module = cls(model.train(), config.optim, seed=config.seed, record=record)
+        if config.compile:
+            module.read = torch.compile(hidden_of)
+        return module
 
     def on_train_start(self) -> None:
         """Let this run's settings hold for an optimizer that a checkpoint brought its own to."""
@@ -104,7 +105,7 @@ class LanguageModel(L.LightningModule):
         Lightning divides by the number of micro-batches and averages over processes; both are
         taken out again, since the share is already of the whole step.
         """
-        share = batch_loss(self.model, batch, scale=1 / batch.step_targets)
+        share = batch_loss(self.model, batch, 1 / batch.step_targets, self.read)
         self.step_loss = self.step_loss + share.detach()
         return share * (self.trainer.accumulate_grad_batches * self.trainer.world_size)
 

@@ -11,6 +11,7 @@ Shapes: B batch, T positions, N = B * T of them, R a part of N, C width, V token
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -20,6 +21,9 @@ from torch.autograd.function import once_differentiable
 
 from minigpt.data.batches import IGNORED, Batch
 from minigpt.model.gpt import GPT
+
+#: A batch's hidden states, by a model.
+Reader = Callable[[GPT, Batch], Tensor]
 
 #: So many logits are made at once, which a processor's cache holds, ...
 _LOGITS = 2**21
@@ -57,9 +61,12 @@ def summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
-def batch_loss(model: GPT, batch: Batch, scale: float = 1.0) -> Tensor:
-    """`scale` times the summed loss of a batch that is where the model is; see `head_loss`."""
-    return head_loss(hidden_of(model, batch), model.embedding.weight, batch.targets, scale)
+def batch_loss(model: GPT, batch: Batch, scale: float = 1.0, read: Reader = hidden_of) -> Tensor:
+    """`scale` times the summed loss of a batch that is where the model is; see `head_loss`.
+
+    `read` is `hidden_of`, or what a compiler made of it.
+    """
+    return head_loss(read(model, batch), model.embedding.weight, batch.targets, scale)
 
 
 def head_loss(hidden: Tensor, weight: Tensor, targets: Tensor, scale: float = 1.0) -> Tensor:

@@ -70,15 +70,15 @@ def attention_statistics(model: GPT, batch: Batch) -> dict[str, float]:
     squares = torch.zeros((), dtype=torch.float64)
     sums = torch.zeros(model.config.n_layer, dtype=torch.float64)
     for part in parts_to_look_at(model, batch):
-        entropies = Entropies()
-        hidden = hidden_of(model, part, entropies)[part.real_positions].float()
+        real, entropies = part.real_positions, Entropies()
+        hidden = hidden_of(model, part, entropies)[real].float()
         squares += (hidden @ gram * hidden).sum().cpu()
-        sums += torch.stack([each.mean(1)[part.real_positions].sum() for each in entropies]).cpu()
+        sums += torch.stack([of_layer.mean(1)[real].sum() for of_layer in entropies]).cpu()
     model.train(was_training)
     n_real = int(batch.real_positions.sum())
     statistics = {"logit_rms": math.sqrt(squares.item() / (n_real * len(weight)))}
-    for layer, each in enumerate(sums.tolist()):
-        statistics[f"attention_entropy_{layer}"] = each / n_real
+    for layer, summed in enumerate(sums):
+        statistics[f"attention_entropy_{layer}"] = summed.item() / n_real
     return statistics
 
 

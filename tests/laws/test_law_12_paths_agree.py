@@ -1,4 +1,4 @@
-"""Law 12: the readable attention and the fast one are one function.
+"""Law 12: the readable attention, the fast one and what a compiler is given are one function.
 
 In float64 to 1e-10. In the others, where the two round and add in different orders, to the
 tolerance of `TOLERANCE` with inputs of variance 1; mixed precision computes attention in its lower
@@ -6,6 +6,7 @@ one.
 """
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -107,15 +108,16 @@ def test_models_agree(
     documents = (chance < 0.3).cumsum(1) if document else None
     readable = model(tokens, real=real, documents=documents, attention=[])
     fast = model(tokens, real=real, documents=documents)
-    assert torch.allclose(readable, fast, rtol=0, atol=1e-10)
+    with patch.object(torch.compiler, "is_compiling", lambda: True):
+        for_a_compiler = model(tokens, real=real, documents=documents)
     pull = random(2, T, 13, seed=seed)
     parameters = list(model.parameters())
-    for a, b in zip(
-        torch.autograd.grad(readable, parameters, pull),
-        torch.autograd.grad(fast, parameters, pull),
-        strict=True,
-    ):
-        assert torch.allclose(a, b, rtol=1e-10, atol=1e-10)
+    gradients = torch.autograd.grad(readable, parameters, pull)
+    for logits in (fast, for_a_compiler):
+        assert torch.allclose(readable, logits, rtol=0, atol=1e-10)
+        others = torch.autograd.grad(logits, parameters, pull)
+        for a, b in zip(gradients, others, strict=True):
+            assert torch.allclose(a, b, rtol=1e-10, atol=1e-10)
 
 
 @given(

@@ -25,7 +25,7 @@ def some(*shape: int) -> torch.Tensor:
 
 @pytest.fixture
 def all_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(few_rows, "LARGE", 0)
+    monkeypatch.setattr("minigpt.model.linear.LARGE", 0)
 
 
 @pytest.mark.usefixtures("all_are_large")
@@ -75,7 +75,7 @@ def test_a_packed_copy_is_made_once_for_the_weights_as_they_are() -> None:
 def test_other_types_take_the_plain_kernel(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(few_rows, "_onednn", lambda: pytest.fail("not for this type"))
+    monkeypatch.setattr(few_rows, "onednn_product", lambda *_: pytest.fail("not for this type"))
     weight, x = some(8, 4).to(dtype), some(2, 4).to(dtype)
     assert torch.equal(linear(weight, None, 2)(x), F.linear(x, weight))
 
