@@ -20,6 +20,7 @@ PAGES = (
     "docs/architecture.md",
     "docs/training.md",
     "docs/generation.md",
+    "docs/speed.md",
     "docs/doctor.md",
     "docs/evaluation.md",
     "docs/exchange.md",
