@@ -83,12 +83,17 @@ class TokenStep:
         S = cache.length + 1
         if self._config.block_size < S:
             raise ValueError(f"{S} positions are beyond block_size={self._config.block_size}")
-        mask = self._mask(S, cache.make_room(1), lengths)
+        room = cache.make_room(1)
         here = self._positions[S - 1 if lengths is None else lengths]
-        place = S - 1 if lengths is None else lengths[:, None, None, None]
-        if self._compiled and lengths is None:
-            place = self._places[S - 1].expand(len(tokens), 1, 1, 1)  # a number would be a new code
-        logits = self._run(tokens, here, mask, place, cache.keys, cache.values)
+        keys, values = cache.keys, cache.values
+        if lengths is None and not self._compiled:
+            mask, place = None, S - 1
+            keys, values = keys.narrow(3, 0, S), values.narrow(3, 0, S)
+        else:
+            mask = self._mask(S, room, lengths)
+            place = self._places[S - 1].expand(len(tokens)) if lengths is None else lengths
+            place = place[:, None, None, None]
+        logits = self._run(tokens, here, mask, place, keys, values)
         cache.advance(1)
         return logits
 
@@ -96,7 +101,7 @@ class TokenStep:
         self,
         tokens: Tensor,
         here: Tensor,
-        mask: Tensor,
+        mask: Tensor | None,
         place: int | Tensor,
         keys: Tensor,
         values: Tensor,
@@ -104,7 +109,7 @@ class TokenStep:
         """The logits, from tensors alone: all that is compiled.
 
         `keys` and `values` (n_layer, B, H, R, D) get what is new at `place`, of each row its own
-        if it is (B, 1, 1, 1).
+        if it is (B, 1, 1, 1). Without a `mask` all of them are read.
         """
         x = torch.embedding(self._embedding, tokens)
         if not self._rotary:
@@ -136,7 +141,7 @@ class TokenStep:
         self,
         heads: Tensor,
         here: Tensor,
-        mask: Tensor,
+        mask: Tensor | None,
         place: int | Tensor,
         keys: Tensor,
         values: Tensor,
@@ -154,15 +159,18 @@ class TokenStep:
                 held.narrow(2, place, 1).copy_(new)
             else:
                 held.scatter_(2, place.expand_as(new), new)
-        if self._wide:
+        if mask is None:
+            y = F.scaled_dot_product_attention(q, keys, values)
+        elif self._wide:
             scores = torch.baddbmm(
                 mask.reshape(-1, 1, mask.size(-1)),
                 q.reshape(B * H, 1, -1),
                 keys.flatten(0, 1).mT,
                 alpha=self._scale,
             )
-            return scores.softmax(-1).bmm(values.flatten(0, 1)).view(B, -1)
-        y = F.scaled_dot_product_attention(q, keys, values, mask[:, :, None])
+            y = scores.softmax(-1).bmm(values.flatten(0, 1))
+        else:
+            y = F.scaled_dot_product_attention(q, keys, values, mask[:, :, None])
         return y.reshape(B, -1)
 
     def _mlp(self, x: Tensor, block: _Parts) -> Tensor:
