@@ -254,7 +254,7 @@ def growth(shape: str, rounds: int) -> dict[str, Any]:
     """One token after S - 1 others, with the cache and without, for every S of `LENGTHS`."""
     model = our_model(shape)
     tokens = torch.randint(0, model.vocab_size, (1, LENGTHS[-1]))
-    cache, step = KVCache.for_model(model, 1), TokenStep(model)
+    cache, step = KVCache.for_model(model, 1), TokenStep(model, 1)
     model(tokens, cache=cache, last_only=True)
     measured: dict[str, Any] = {}
     for S in LENGTHS:

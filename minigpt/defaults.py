@@ -6,6 +6,7 @@ and saved with the config, and a resume uses the saved values.
 
 import dataclasses
 
+from minigpt.compiler import check_compiler
 from minigpt.config import TrainConfig, TrainerConfig
 from minigpt.errors import InputError
 
@@ -67,10 +68,13 @@ def find_device(accelerator: str) -> Device:
 def fill(config: TrainConfig, device: Device) -> TrainConfig:
     """A copy of `config` with no null left that depends on size or device.
 
-    Raises `InputError` for a precision, a strategy or a number of processes that cannot be had.
+    Raises `InputError` for a precision, a strategy, a number of processes or a compiler that cannot
+    be had.
     """
     from minigpt.data.batches import rows_per_micro_batch
 
+    if config.compile:
+        check_compiler(device.kind)
     on_cpu = device.kind == "cpu"
     preset = next(p for p in _PRESETS if config.model.n_embd < p.below_width)
     share = FINE_TUNING if config.init_from else 1.0

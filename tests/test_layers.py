@@ -17,7 +17,7 @@ PACKAGE = ROOT / "minigpt"
 #: From the bottom up: a module imports from layers below its own, or from its own.
 LAYERS = (
     ("errors",),
-    ("settings", "config", "files", "json_lines"),
+    ("settings", "config", "files", "json_lines", "compiler"),
     ("model", "data", "pickles", "training.loss", "training.optimizer", "training.schedule"),
     ("defaults", "checkpoint", "huggingface", "hub", "run_folder", "output", "progress", "sweep"),
     ("generation", "evaluate", "export", "doctor", "training"),

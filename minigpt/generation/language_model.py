@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Unpack
 
 from minigpt.checkpoint import LoadedModel, load_model
+from minigpt.compiler import check_compiler
 from minigpt.errors import InputError
 from minigpt.generation.config import Controls, GenerateConfig, key_and_bias, with_controls
 from minigpt.generation.continuation import Continuation
@@ -266,11 +267,13 @@ def load_language_model(
 ) -> LanguageModel:
     """The model in a checkpoint file, as the settings from `device` to `batch_size` ask for it.
 
-    Raises `InputError` where the file cannot be used, or there is no such device.
+    Raises `InputError` where the file cannot be used, or there is no such device or compiler.
     """
     device = find_device(config.device)
     dtype = find_dtype(config.dtype, device)
     check_quantize(config.quantize, device, dtype)
+    if config.compile:
+        check_compiler(device.type)
     loaded = load_model(checkpoint, device=device, dtype=dtype)
     if config.quantize == "int8":
         round_weights(loaded.model)

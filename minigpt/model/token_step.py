@@ -24,6 +24,9 @@ from minigpt.model.kv_cache import KVCache
 from minigpt.model.positions import rotary_angles, turned
 from minigpt.model.query_key_norm import rms_normed
 
+#: Devices on which a compiled step is launched as a whole, as CUDA graphs.
+GRAPHS_ON = ("cuda",)
+
 #: Weight and bias of a norm; the bias is None where the model has none.
 Affine = tuple[Tensor, Tensor | None]
 
@@ -49,7 +52,9 @@ class TokenStep:
     def __init__(self, model: GPT, rows: int | None = None, *, compiled: bool = False) -> None:
         self._config = model.config
         self._compiled = compiled
-        self._run = torch.compile(self._read) if compiled else self._read
+        self._graphs = compiled and model.device.type in GRAPHS_ON
+        mode = "reduce-overhead" if self._graphs else "default"
+        self._run = torch.compile(self._read, mode=mode) if compiled else self._read
         rows = None if compiled else rows  # the compiler has kernels of its own
         self._embedding = model.embedding.weight
         self._places = torch.arange(model.config.block_size, device=model.device)
@@ -93,6 +98,9 @@ class TokenStep:
             mask = self._mask(S, room, lengths)
             place = self._places[S - 1].expand(len(tokens)) if lengths is None else lengths
             place = place[:, None, None, None]
+        if self._graphs:
+            for held in (keys, values):  # else a graph would not write where it only reads from
+                torch._dynamo.mark_static_address(held)  # noqa: SLF001  (its only name)
         logits = self._run(tokens, here, mask, place, keys, values)
         cache.advance(1)
         return logits

@@ -13,6 +13,7 @@ from minigpt.generation import windows
 from minigpt.generation.continuation import Continuation
 from minigpt.generation.decode import Decoding, Row, decode, generate, stream
 from minigpt.generation.sampling import Sampling
+from minigpt.model import token_step
 from minigpt.model.gpt import GPT
 from minigpt.model.token_step import TokenStep
 
@@ -236,7 +237,7 @@ def test_every_dtype_decodes(gpt: GPT, dtype: torch.dtype) -> None:
 def test_what_is_compiled_is_the_step(gpt: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
 
-    def compiler(function: Any) -> object:
+    def compiler(function: Any, **_: object) -> object:
         compiled.append(function.__qualname__)
         return function
 
@@ -246,7 +247,13 @@ def test_what_is_compiled_is_the_step(gpt: GPT, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.slow
-def test_a_compiled_step_gives_the_same_text(gpt: GPT) -> None:
+@pytest.mark.parametrize("graphs_on", [(), ("cpu",)], ids=["kernels", "graphs"])
+def test_a_compiled_step_gives_the_same_text(
+    gpt: GPT, graphs_on: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CPU has no graphs, but goes the way of a device that has."""
+    monkeypatch.setattr(token_step, "GRAPHS_ON", graphs_on)
+    torch.compiler.reset()
     settings = decoding(3 * BLOCK_SIZE)
     compiled = replace(settings, compile_step=True)
     for prompts in ([[1, 2, 3]], [[1], [2, 3, 4]]):

@@ -1,0 +1,49 @@
+"""`compile=true` without a compiler is refused before anything is done."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minigpt.command_line import run
+from minigpt.compiler import check_compiler
+from minigpt.config import TrainConfig
+from minigpt.errors import InputError
+from minigpt.generation.config import GenerateConfig
+
+REFUSAL = (
+    "compile=true: needs a C++ compiler, and no-such-c++ is not there; install it, name another in"
+    " CXX, or leave compile out"
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-c++")
+
+
+def test_a_cpu_needs_one_and_a_gpu_has_its_own() -> None:
+    with pytest.raises(InputError, match=f"^{re.escape(REFUSAL)}$"):
+        check_compiler("cpu")
+    check_compiler("cuda")
+
+
+def test_one_that_is_there_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "ls")
+    check_compiler("cpu")
+
+
+def test_training_and_generating_refuse(
+    tmp_path: Path, checkpoint: Callable[[], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    import generate
+    import train
+
+    folder = tmp_path / "run"
+    settings = ["compile=true", "data.max_documents=300", f"run_dir={folder}"]
+    assert run(train.main, TrainConfig, "train", [*settings, "trainer.accelerator=cpu"]) == 2
+    assert not folder.exists()
+    settings = ["compile=true", f"checkpoint={checkpoint()}", "device=cpu"]
+    assert run(generate.main, GenerateConfig, "generate", settings) == 2
+    assert capsys.readouterr().err.count(f"error: {REFUSAL}\n") == 2
