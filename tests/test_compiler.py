@@ -47,3 +47,18 @@ def test_training_and_generating_refuse(
     settings = ["compile=true", f"checkpoint={checkpoint()}", "device=cpu"]
     assert run(generate.main, GenerateConfig, "generate", settings) == 2
     assert capsys.readouterr().err.count(f"error: {REFUSAL}\n") == 2
+
+
+def test_8_bits_are_not_compiled(
+    checkpoint: Callable[[], Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import generate
+
+    monkeypatch.setenv("CXX", "ls")
+    monkeypatch.setattr("minigpt.generation.language_model.check_quantize", lambda *_: None)
+    settings = ["compile=true", "quantize=int8", f"checkpoint={checkpoint()}", "device=cpu"]
+    assert run(generate.main, GenerateConfig, "generate", settings) == 2
+    refusal = "compile=true: does not go with quantize=int8; leave one of them out"
+    assert capsys.readouterr().err == f"error: {refusal}\n"

@@ -79,8 +79,11 @@ def checked(
     of the file. The tensors have to be those to the bit, and `plain` has to give the original's
     logits to `TOLERANCE`; what rounding does to them beyond that is a figure, not a fault.
     """
-    shape = dataclasses.replace(plain.config, dropout=back.model.config.dropout)
-    if (back.model.config, back.model.vocab_size) != (shape, plain.vocab_size):
+    read = back.model.config  # in which nothing tells how training went
+    shape = dataclasses.replace(
+        plain.config, dropout=read.dropout, residual_init=read.residual_init
+    )
+    if (read, back.model.vocab_size) != (shape, plain.vocab_size):
         raise RunError(f"{_FAILED} its shape is {back.model.shape()}, not {plain.shape()}")
     weight = _compare_tensors(plain, back.model, as_written)
     n_texts = _compare_texts(loaded, back)

@@ -274,6 +274,10 @@ def load_language_model(
     check_quantize(config.quantize, device, dtype)
     if config.compile:
         check_compiler(device.type)
+        if config.quantize != "none":
+            raise InputError(
+                f"compile=true: does not go with quantize={config.quantize}; leave one of them out"
+            )
     loaded = load_model(checkpoint, device=device, dtype=dtype)
     if config.quantize == "int8":
         round_weights(loaded.model)

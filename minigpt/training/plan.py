@@ -78,6 +78,8 @@ def plan(
         "memory": _memory(memory),
         "time": f"about {clock(seconds)}, without validation and the samples at the end",
     }
+    if config.compile:
+        lines["time"] += "; before it the model is compiled, which may take a minute or more"
     return table(lines)
 
 

@@ -52,6 +52,12 @@ def test_the_same_is_the_same(make: Make) -> None:
     assert figures.n_texts == 20
 
 
+def test_how_a_model_began_makes_no_difference(make: Make) -> None:
+    loaded = make("bpe", residual_init="zero", dropout=0.1)
+    back = copy_of(loaded.model, residual_init="scaled", dropout=0.0)
+    assert checked(loaded, loaded.model, honest(loaded, back), as_is).weight == 0
+
+
 def test_rounding_is_a_figure(make: Make) -> None:
     loaded = make("bpe")
     rounded = copy_of(loaded.model).half().float()
