@@ -33,6 +33,8 @@ Schema = TypeVar("Schema")
 Main = Callable[[Schema, frozenset[str]], int | None]
 
 REACHED, FAILED, WRONG_INPUT, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+#: Characters that are shown of an error that nobody has put in words; a compiler's has thousands.
+LONGEST = 500
 
 
 def run(
@@ -247,7 +249,8 @@ def _explained(error: Exception) -> str:
     line = f"{type(error).__name__}: {error}"
     if isinstance(error, OSError | MemoryError):  # the machine's, not the program's
         return line
-    return f"a fault of the program: {line} (MINIGPT_DEBUG=1 shows where)"
+    shown = line if len(line) <= LONGEST else f"{line[:LONGEST]} …"
+    return f"a fault of the program: {shown} (MINIGPT_DEBUG=1 shows where)"
 
 
 def _say(message: str) -> None:

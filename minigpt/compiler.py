@@ -1,7 +1,8 @@
-"""Whether what `compile=true` needs is there."""
+"""Whether what `compile=true` needs is there, and whether it failed."""
 
 import os
 import shutil
+import subprocess
 import sys
 
 from minigpt.errors import InputError
@@ -12,9 +13,18 @@ def check_compiler(device: str) -> None:
 
     PyTorch would find that out at the first step.
     """
+    if device != "cpu" or sys.platform == "win32":
+        return
     compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
-    if device == "cpu" and sys.platform != "win32" and not shutil.which(compiler):
+    found = shutil.which(compiler)
+    ask = [str(found), "--version"]
+    if not found or subprocess.run(ask, capture_output=True, check=False).returncode:  # noqa: S603  (the user's)
         raise InputError(
-            f"compile=true: needs a C++ compiler, and {compiler} is not there; install it, name"
-            " another in CXX, or leave compile out"
+            f"compile=true: needs a C++ compiler, and {compiler} is not there or does not work;"
+            " install one, name it in CXX, or leave compile out"
         )
+
+
+def is_compilers(error: Exception) -> bool:
+    """Whether an error came out of compiling."""
+    return type(error).__module__.startswith(("torch._inductor", "torch._dynamo"))

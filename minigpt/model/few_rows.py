@@ -14,7 +14,6 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
-from torch.utils.weak import WeakIdKeyDictionary
 
 from minigpt.model.int8 import Int8Linear
 from minigpt.model.linear import onednn_product, suits_onednn
@@ -24,11 +23,8 @@ LinearMap = Callable[[Tensor], Tensor]
 
 #: Rows that a packed copy is made for; it serves any number.
 FEW = 8
-#: Bytes of a weight that are packed at most: the copy stays in memory as long as the weight.
+#: Bytes of a weight that are packed at most.
 MOST_PACKED = 1 << 28
-
-#: Packed copies by their weight, with the version of it that they were made of.
-_packed: Any = WeakIdKeyDictionary()
 
 
 def linear_of(layer: nn.Module, rows: int | None) -> LinearMap:
@@ -52,9 +48,6 @@ def linear(weight: Tensor, bias: Tensor | None, rows: int | None) -> LinearMap:
 
 
 def packed(weight: Tensor) -> Tensor:
-    """A copy of a weight (N, K) in the order in which oneDNN reads it for a few rows, made once."""
-    version: int = weight._version  # noqa: SLF001  (a copy must not outlive a training step)
-    if _packed.get(weight, (None, None))[0] != version:
-        reorder: Any = torch.ops.mkldnn._reorder_linear_weight.default  # noqa: SLF001  (its only name)
-        _packed[weight] = version, reorder(weight.detach(), FEW)
-    return cast("Tensor", _packed[weight][1])
+    """A copy of a weight (N, K) in the order in which oneDNN reads it for a few rows."""
+    reorder: Any = torch.ops.mkldnn._reorder_linear_weight.default  # noqa: SLF001  (its only name)
+    return cast("Tensor", reorder(weight.detach(), FEW))

@@ -75,9 +75,9 @@ class _Linear(Function):
         """The gradients of input, weight and bias."""
         x, weight = ctx.saved_tensors
         of_x, of_weight, of_bias = ctx.needs_input_grad
-        rows = gradients[0].flatten(0, -2)
+        rows = gradients[0].reshape(-1, weight.size(0))
         return (
             _product(gradients[0], weight.mT, None) if of_x else None,
-            rows.mT @ x.flatten(0, -2) if of_weight else None,
+            rows.mT @ x.reshape(-1, weight.size(1)) if of_weight else None,
             rows.sum(0) if of_bias else None,
         )

@@ -100,7 +100,7 @@ class TokenStep:
             place = place[:, None, None, None]
         if self._graphs:
             for held in (keys, values):  # else a graph would not write where it only reads from
-                torch._dynamo.mark_static_address(held)  # noqa: SLF001  (its only name)
+                torch._dynamo.mark_static_address(held)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         logits = self._run(tokens, here, mask, place, keys, values)
         cache.advance(1)
         return logits

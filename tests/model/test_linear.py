@@ -31,7 +31,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
     return shapes
 
 
-@pytest.mark.parametrize("rows", [(1,), (7,), (2, 5), (2, 3, 4)])
+@pytest.mark.parametrize("rows", [(), (1,), (7,), (2, 5), (2, 3, 4)])
 @pytest.mark.parametrize("bias", [False, True])
 def test_values_and_gradients(rows: tuple[int, ...], used: list[torch.Size], *, bias: bool) -> None:
     layer, x = Linear(20, 48, bias=bias), some(*rows, 20).requires_grad_()
