@@ -126,7 +126,7 @@ def draw(shares: dict[int, dict[str, float]], path: Path) -> None:
     axes.set_xticks(list(shares), [f"{T:,}" for T in shares])
     axes.set_ylim(0, 100)
     axes.set(xlabel="tokens a row", ylabel="attention, % of a step")
-    axes.set_title(f"Attention's share of a training step (384 wide, {TOKENS:,} tokens a step)")
+    axes.set_title(f"384 wide, {TOKENS:,} tokens a step")
     axes.legend()
     figure.savefig(path, dpi=120)
 
