@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minigpt.command_line import nothing_thrown_away, run
-from minigpt.compiler import is_compilers
 from minigpt.config import TrainConfig
 from minigpt.errors import RunError
 from minigpt.training.processes import check_started, in_turn, is_first, together
@@ -114,14 +113,9 @@ def fit(
         others = together(devices, config.trainer.num_nodes, Path(__file__), command)
         if not start.is_finished(config):
             with others, milestones, explained_out_of_memory(memory):
-                try:
-                    trainer.fit(
-                        module, datamodule=batches, ckpt_path=start.checkpoint, weights_only=True
-                    )
-                except Exception as error:  # a terminal's Ctrl-C goes to the compiler, too
-                    if not (milestones.signals.number and is_compilers(error)):
-                        raise
-                    milestones.stopping = milestones.signals.number
+                trainer.fit(
+                    module, datamodule=batches, ckpt_path=start.checkpoint, weights_only=True
+                )
         if folder is None:
             return 0
         record, trackers = module.record, trainer.loggers
@@ -138,14 +132,14 @@ def conclude(end: "RunEnd", stopped: int, batches: "CorpusBatches") -> int:
     from minigpt.training.summary import finish, finish_overfit
 
     step = end.record.get("step")
-    if stopped and not step:
+    if stopped and step:
+        say(f"stopped and saved at step {step}; go on with:")
+        say(shown_command("train.py", "resume", str(end.folder)))
+    elif stopped:
         say("stopped before the first step: there is nothing to save")
     elif not step:
         limit = end.config.trainer.max_time
         raise RunError(f"trainer.max_time={limit} was over before the first step")
-    elif stopped:
-        say(f"stopped and saved at step {step}; go on with:")
-        say(shown_command("train.py", "resume", str(end.folder)))
     elif batches.overfit is not None:
         finish_overfit(end, batches.overfit)
     else:

@@ -25,7 +25,7 @@ from minigpt.errors import InputError, RunError
 from minigpt.help import help_text
 from minigpt.output import write_output
 from minigpt.run_folder import check_run_dir, create_run_folder, expanded, shown_command
-from minigpt.settings import read_value, set_value, settings
+from minigpt.settings import read_value, set_value, settings, shortened
 from minigpt.sweep import Job, sweep_table
 
 Schema = TypeVar("Schema")
@@ -249,8 +249,7 @@ def _explained(error: Exception) -> str:
     line = f"{type(error).__name__}: {error}"
     if isinstance(error, OSError | MemoryError):  # the machine's, not the program's
         return line
-    shown = line if len(line) <= LONGEST else f"{line[:LONGEST]} …"
-    return f"a fault of the program: {shown} (MINIGPT_DEBUG=1 shows where)"
+    return f"a fault of the program: {shortened(line, LONGEST)} (MINIGPT_DEBUG=1 shows where)"
 
 
 def _say(message: str) -> None:

@@ -100,10 +100,14 @@ def range_text(setting: Setting) -> str:
     return ", ".join([kind, " and ".join(bound for bound in bounds if bound)]).removesuffix(", ")
 
 
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many characters, with a mark where it was cut."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 def must_be(setting: Setting, value: object) -> InputError:
     """The error for a value that a setting cannot have."""
-    text = shown(value)
-    text = text if len(text) <= 80 else f"{text[:80]}…"
+    text = shortened(shown(value), 80)
     return InputError(f"{setting.key}={text}: must be {range_text(setting)} ({setting.meaning})")
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from minigpt.settings import shortened
+
 _WORDS = {None: "not run", 0: "done", 1: "failed", 2: "refused", 130: "stopped", 143: "stopped"}
 #: Most characters of what went wrong.
 _MESSAGE = 60
@@ -85,5 +87,5 @@ def _status(job: Job) -> str:
     word = _WORDS.get(job.status, "failed")
     if not job.message:
         return word
-    message = job.message if len(job.message) <= _MESSAGE else f"{job.message[:_MESSAGE]}…"
+    message = shortened(job.message, _MESSAGE)
     return f"{word}: {message}"

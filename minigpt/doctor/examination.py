@@ -228,12 +228,12 @@ def examine_before_training(subject: Subject, say: Callable[[str], None]) -> Non
 def _place(error: Exception) -> str:
     """The line of the program, outside of these checks, that an error comes from."""
     room = Path(__file__).parent
-    not_the_place = (room, room.parent / "model" / "linear.py")  # a layer gets what others give it
+    elsewhere = {room, room.parent / "model" / "linear.py"}  # a layer gets what others give it
     program = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if room.parent in (path := Path(frame.filename)).parents
-        and not {path, path.parent} & set(not_the_place)
+        and elsewhere.isdisjoint((path, path.parent))
     ]
     return f"{program[-1].filename}, line {program[-1].lineno}," if program else "a check"
 

@@ -13,13 +13,18 @@ from pathlib import Path
 from typing import Unpack
 
 from minigpt.checkpoint import LoadedModel, load_model
-from minigpt.compiler import check_compiler
 from minigpt.errors import InputError
 from minigpt.generation.config import Controls, GenerateConfig, key_and_bias, with_controls
 from minigpt.generation.continuation import Continuation
 from minigpt.generation.decode import Decoding, Row, continue_rows, ignore_count, stream
 from minigpt.generation.logprobs import token_logprobs
-from minigpt.generation.placement import check_quantize, find_device, find_dtype, rows_that_fit
+from minigpt.generation.placement import (
+    check_compile,
+    check_quantize,
+    find_device,
+    find_dtype,
+    rows_that_fit,
+)
 from minigpt.generation.prompts import Prompt, prompt_ids, seeded
 from minigpt.generation.sampling import Sampling
 from minigpt.generation.text_match import check_size
@@ -273,11 +278,7 @@ def load_language_model(
     dtype = find_dtype(config.dtype, device)
     check_quantize(config.quantize, device, dtype)
     if config.compile:
-        check_compiler(device.type)
-        if config.quantize != "none":
-            raise InputError(
-                f"compile=true: does not go with quantize={config.quantize}; leave one of them out"
-            )
+        check_compile(config.quantize, device)
     loaded = load_model(checkpoint, device=device, dtype=dtype)
     if config.quantize == "int8":
         round_weights(loaded.model)

@@ -2,6 +2,7 @@
 
 import torch
 
+from minigpt.compiler import check_compiler
 from minigpt.errors import InputError
 from minigpt.model.gpt import GPT
 from minigpt.model.int8 import is_exact
@@ -59,6 +60,15 @@ def check_quantize(asked: str, device: torch.device, dtype: torch.dtype) -> None
     if not is_exact():
         raise InputError(
             f"quantize={asked}: this processor has no exact products of 8 bits; use quantize=none"
+        )
+
+
+def check_compile(quantize: str, device: torch.device) -> None:
+    """Raise `InputError` where a step cannot be compiled."""
+    check_compiler(device.type)
+    if quantize != "none":
+        raise InputError(
+            f"compile=true: does not go with quantize={quantize}; leave one of them out"
         )
 
 

@@ -99,7 +99,7 @@ class TokenStep:
             place = self._places[S - 1].expand(len(tokens)) if lengths is None else lengths
             place = place[:, None, None, None]
         if self._graphs:
-            for held in (keys, values):  # else a graph would not write where it only reads from
+            for held in (keys, values):  # a graph may write only to what stays where it is
                 torch._dynamo.mark_static_address(held)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         logits = self._run(tokens, here, mask, place, keys, values)
         cache.advance(1)

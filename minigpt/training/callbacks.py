@@ -11,6 +11,7 @@ import lightning as L  # noqa: N812  (Lightning's own name for it)
 import torch
 from torch import distributed
 
+from minigpt.compiler import is_compilers
 from minigpt.config import TrainConfig
 from minigpt.data.batches import Batch
 from minigpt.errors import RunError
@@ -76,8 +77,14 @@ class Milestones(L.Callback):
         self._open.callback(self.writer.close)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> bool:
+        """A terminal's Ctrl-C goes to a compiler, too: that it failed is then the stop."""
+        del trace
         self._open.close()
+        if self.signals.number and isinstance(error, Exception) and is_compilers(error):
+            self.stopping = self.signals.number
+            return True
+        return False
 
     # ---- the hooks Lightning calls ----
 
