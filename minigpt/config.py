@@ -119,7 +119,7 @@ class OptimConfig:
     weight_decay: float = setting(0.1, "decay of the linear layers' matrices", low=0.0)
     beta1: float = setting(0.9, "AdamW's momentum", low=0.0, high=0.9999)
     beta2: float = setting(0.95, "AdamW's memory of squared gradients", low=0.0, high=0.99999)
-    momentum: float = setting(0.9, "Muon's momentum", low=0.0, high=0.9999)
+    momentum: float = setting(0.95, "Muon's momentum", low=0.0, high=0.9999)
     schedule: str = setting(
         "cosine", "learning rate after warm-up; wsd holds it, then falls over the last fifth",
         choices=("cosine", "linear", "wsd", "constant"),
@@ -128,7 +128,7 @@ class OptimConfig:
     decay_steps: int | None = setting(
         None, "step at which the schedule reaches its floor; trainer.max_steps if null", low=1
     )
-    min_lr_ratio: float = setting(0.1, "the floor, as a share of lr", low=0.0, high=1.0)
+    min_lr_ratio: float = setting(0.01, "the floor, as a share of lr", low=0.0, high=1.0)
     grad_clip: float = setting(1.0, "largest norm of the gradient; 0 leaves it alone", low=0.0)
 
 

@@ -5,6 +5,7 @@ and saved with the config, and a resume uses the saved values.
 """
 
 import dataclasses
+import math
 
 from minigpt.compiler import check_compiler
 from minigpt.config import TrainConfig, TrainerConfig
@@ -39,7 +40,7 @@ class _Preset:
 
 _PRESETS = (
     _Preset(256, "muon", 1024, 64, 4000, 32, 1500),
-    _Preset(768, "muon", 4096, 64, 4000, 16, 1500),
+    _Preset(768, "muon", 4096, 64, 4000, 32, 450),
     _Preset(float("inf"), "adamw", 50257, 32, 100_000, 8, 2000),
 )
 
@@ -94,7 +95,7 @@ def fill(config: TrainConfig, device: Device) -> TrainConfig:
     if config.optim.kind == "muon" and fsdp:
         raise InputError("optim.kind=muon: needs whole matrices, which fsdp divides; use ddp")
     # a model goes on best with the optimizer that most of the published ones were trained with
-    optimizer = "adamw" if fsdp or config.init_from else preset.optimizer
+    optimizer = config.optim.kind or ("adamw" if fsdp or config.init_from else preset.optimizer)
     if config.overfit and config.trainer.accumulate_grad_batches != 1:
         raise InputError("trainer.accumulate_grad_batches: overfit=true trains on one batch; use 1")
     if config.overfit and processes != 1:
@@ -110,8 +111,8 @@ def fill(config: TrainConfig, device: Device) -> TrainConfig:
         tokenizer=dataclasses.replace(config.tokenizer, vocab_size=vocab_size),
         optim=dataclasses.replace(
             config.optim,
-            kind=config.optim.kind or optimizer,
-            lr=config.optim.lr or share * peak_learning_rate(config.model.n_embd),
+            kind=optimizer,
+            lr=config.optim.lr or share * peak_learning_rate(config.model.n_embd, optimizer),
             decay_steps=decay_steps,
             warmup_steps=min(500, decay_steps // 20) if warmup is None else warmup,
         ),
@@ -124,13 +125,15 @@ def fill(config: TrainConfig, device: Device) -> TrainConfig:
     )
 
 
-def peak_learning_rate(n_embd: int) -> float:
-    """A learning rate for AdamW, and for Muon beside it, at a width.
+def peak_learning_rate(n_embd: int, optimizer: str) -> float:
+    """A learning rate for an `optim.kind` at a width.
 
     It falls as the width grows, since the spread of a layer's output for a given change of its
-    weights grows with it (Yang et al. 2022, "Tensor Programs V").
+    weights grows with it: as fast for AdamW, whose changes of different inputs' weights point the
+    same way (Yang et al. 2022, "Tensor Programs V"), and with its root for Muon, whose changes are
+    orthogonal.
     """
-    return min(4e-3, 0.5 / n_embd)
+    return min(4e-3, 0.045 / math.sqrt(n_embd) if optimizer == "muon" else 0.5 / n_embd)
 
 
 def device_count(devices: str, device: Device) -> int:

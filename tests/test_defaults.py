@@ -1,5 +1,6 @@
 """The settings that follow from the model and the device."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -28,6 +29,19 @@ def test_the_optimizer_follows_from_the_width_and_the_origin(
 ) -> None:
     config = TrainConfig(model=ModelConfig(n_embd=width), **settings)
     assert fill(config, CPU).optim.kind == expected
+
+
+@pytest.mark.parametrize(
+    ("width", "kind", "rate"),
+    [(8, "muon", 4e-3), (384, "muon", 2.3e-3), (1536, "muon", 1.15e-3), (384, "adamw", 1.3e-3)],
+)
+def test_the_rate_falls_with_the_width_or_for_muon_with_its_root(
+    width: int, kind: str, rate: float
+) -> None:
+    config = TrainConfig(model=ModelConfig(n_embd=width), optim=OptimConfig(kind=kind))
+    assert fill(config, CPU).optim.lr == pytest.approx(rate, rel=0.01)
+    tuned = dataclasses.replace(config, init_from="runs/other")
+    assert fill(tuned, CPU).optim.lr == pytest.approx(rate / 10, rel=0.01)
 
 
 def test_whole_matrices_cannot_be_had_from_fsdp() -> None:

@@ -231,7 +231,7 @@ def look_at_overfitting(subject: Subject) -> Finding:
     wanted, n_targets = floor_of(_rows(batch)) + OVERFIT_LOSS, batch.n_targets
     model = copy.deepcopy(subject.model)
     batch = batch.to(model.device)
-    optim = OptimConfig(lr=peak_learning_rate(model.config.n_embd), weight_decay=0.0)
+    optim = OptimConfig(lr=peak_learning_rate(model.config.n_embd, "adamw"), weight_decay=0.0)
     optimizer = build_optimizer(model, optim, fused=True)
     steps, loss, theirs = 0, math.inf, math.inf
     with torch.enable_grad():

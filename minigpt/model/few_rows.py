@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
 from minigpt.model.int8 import Int8Linear
@@ -36,13 +35,16 @@ def linear_of(layer: nn.Module, rows: int | None) -> LinearMap:
 
 
 def linear(weight: Tensor, bias: Tensor | None, rows: int | None) -> LinearMap:
-    """The map x wᵀ + b by the fastest kernel for so many rows; None is the plain one.
+    """The map x wᵀ + b, of (B, K), by the fastest kernel for so many rows; None is the plain one.
 
     It computes no gradients. Weights are read as they are at the time of the call, but for those
     that are packed: as they are now.
     """
     if rows is None or not suits_onednn(weight):
-        return lambda x: F.linear(x, weight, bias)
+        turned = weight.detach().mT  # once; `F.linear` would do it for each call
+        if bias is None:
+            return lambda x: x @ turned
+        return lambda x: torch.addmm(bias, x, turned)
     read = weight.detach() if rows == 1 or weight.nbytes > MOST_PACKED else packed(weight)
     return lambda x: onednn_product(x, read, bias)
 

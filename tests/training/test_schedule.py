@@ -18,7 +18,8 @@ def optim(**changes: Any) -> OptimConfig:
 
 
 def test_the_frozen_recipe_warms_up_then_falls_to_a_tenth() -> None:
-    rates = [learning_rate(step, optim()) for step in (0, 99, 100, 1050, 2000, 5000)]
+    recipe = optim(min_lr_ratio=0.1)
+    rates = [learning_rate(step, recipe) for step in (0, 99, 100, 1050, 2000, 5000)]
     assert rates == pytest.approx([1e-3 / 101, 1e-3 * 100 / 101, 1e-3, 5.5e-4, 1e-4, 1e-4])
 
 
