@@ -12,7 +12,7 @@ from minigpt.model.gpt import GPT
 #: Most tokens of a sample that is shown.
 SAMPLE_TOKENS = 200
 #: Samples whose validity is judged, where the corpus can judge it.
-JUDGED_SAMPLES = 200
+JUDGED_SAMPLES = 500
 #: The loss at which one batch counts as learned by heart (`overfit=true`), in nats a token.
 OVERFIT_LOSS = 0.01
 #: Tokens, the opening end token included, from which the model has to recite the rest.

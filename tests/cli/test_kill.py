@@ -48,8 +48,10 @@ FEW_STEPS = (
     "trainer.val_check_interval=3",
     "saving.every_n_steps=2",
     "saving.keep=2",
+    "optim=adamw",
     "optim.lr=0.1",
     "optim.decay_steps=12",
+    "optim.min_lr_ratio=0.1",
 )
 BEST_STEP = 6
 #: A kill comes so many steps before the end or earlier, and so many seconds after its step.
