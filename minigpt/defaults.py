@@ -39,7 +39,7 @@ class _Preset:
 
 
 _PRESETS = (
-    _Preset(256, "muon", 1024, 64, 4000, 32, 1500),
+    _Preset(256, "muon", 1024, 64, 4000, 32, 1250),
     _Preset(768, "muon", 4096, 64, 4000, 32, 450),
     _Preset(float("inf"), "adamw", 50257, 32, 100_000, 8, 2000),
 )
