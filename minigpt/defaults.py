@@ -125,15 +125,15 @@ def fill(config: TrainConfig, device: Device) -> TrainConfig:
     )
 
 
-def peak_learning_rate(n_embd: int, optimizer: str) -> float:
-    """A learning rate for an `optim.kind` at a width.
+def peak_learning_rate(n_embd: int, kind: str) -> float:
+    """A learning rate for the optimizer `optim.kind` at a width.
 
     It falls as the width grows, since the spread of a layer's output for a given change of its
     weights grows with it: as fast for AdamW, whose changes of different inputs' weights point the
     same way (Yang et al. 2022, "Tensor Programs V"), and with its root for Muon, whose changes are
     orthogonal.
     """
-    return min(4e-3, 0.045 / math.sqrt(n_embd) if optimizer == "muon" else 0.5 / n_embd)
+    return min(4e-3, 0.045 / math.sqrt(n_embd) if kind == "muon" else 0.5 / n_embd)
 
 
 def device_count(devices: str, device: Device) -> int:
