@@ -54,13 +54,28 @@ class DataConfig:
 
     corpus: str = setting(
         "stories", "source of documents; chosen by data=…",
-        choices=("stories", "stdlib", "text", "jsonl"),
+        choices=("stories", "stdlib", "text", "jsonl", "csv", "parquet", "hub"),
     )  # fmt: skip
     path: list[str] = setting(
-        [], "file, folder or glob of data=text or data=jsonl; may be repeated",
+        [], "file, folder or glob of data=text, jsonl, csv or parquet; may be repeated",
         form=(r".+", "not empty"), free_text=True,
     )  # fmt: skip
-    field: str = setting("text", "the field of a JSON line that holds its document", free_text=True)
+    name: str = setting(
+        "", "data=hub: the data set, owner/name at Hugging Face or a local folder", free_text=True
+    )
+    config: str = setting("", "data=hub: which of the data set's configurations", free_text=True)
+    revision: str = setting("", "data=hub: a branch, tag or commit of the data set", free_text=True)
+    split: str = setting("train", "data=hub: the split to train on", free_text=True)
+    val_split: str = setting(
+        "", "data=hub: the split to validate on; documents are held out if empty", free_text=True
+    )
+    streaming: bool = setting(
+        False, "tokenize just ahead of training instead of before it; for what fits no disk"
+    )
+    shuffle_buffer: int = setting(
+        10_000, "documents that data.streaming=true shuffles at a time", low=1
+    )
+    field: str = setting("text", "the field or column that holds a document", free_text=True)
     encoding: str = setting("utf-8", "character encoding of the user's files")
     document: str = setting(
         "file",
@@ -99,9 +114,15 @@ class TokenizerConfig:
     """How text becomes tokens."""
 
     kind: str = setting(
-        "bpe", "byte-level BPE, characters or bytes; chosen by tokenizer=…",
-        choices=("bpe", "char", "bytes"),
+        "bpe", "byte-level BPE, characters, bytes or another's; chosen by tokenizer=…",
+        choices=("bpe", "char", "bytes", "pretrained"),
     )  # fmt: skip
+    path: str = setting(
+        "",
+        "tokenizer=pretrained: a tokenizer.json, a folder that has one, or vocab.json with"
+        " merges.txt, or a name at Hugging Face",
+        free_text=True,
+    )
     vocab_size: int | None = setting(
         None, "tokens of a BPE vocabulary to aim for, 256 bytes and the end token included", low=257
     )

@@ -32,13 +32,14 @@ class Corpus:
     n_skipped: int = 0
     log_probability: Callable[[str], float] | None = None
 
+    @property
+    def left_out(self) -> dict[str, int]:
+        """How many of what were left out, in the singular: blank documents, binary files."""
+        return {"blank one": self.n_blank, "binary file": self.n_skipped}
+
     def summary(self) -> str:
         """One line about what was found."""
-        left_out = [
-            counted(count, what)
-            for count, what in ((self.n_blank, "blank one"), (self.n_skipped, "binary file"))
-            if count
-        ]
+        left_out = [counted(count, what) for what, count in self.left_out.items() if count]
         tail = f" ({' and '.join(left_out)} left out)" if left_out else ""
         return f"corpus {self.name}: {counted(self.n_documents, 'document')}{tail}"
 
