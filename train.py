@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import lightning as L  # noqa: N812  (Lightning's own name for it)
 
     from minigpt.checkpoint import LoadedModel
-    from minigpt.data.token_store import PreparedData
+    from minigpt.data.preparation import PreparedData
     from minigpt.defaults import Device
     from minigpt.model.gpt import GPT
     from minigpt.training.callbacks import Milestones
@@ -31,7 +31,7 @@ def main(config: TrainConfig, named: Collection[str]) -> int:
     """Train as the config says; `named` are the keys that this command set. The exit status."""
     started = time.monotonic()
     with nothing_thrown_away():
-        from minigpt.data.token_store import prepare
+        from minigpt.data.preparation import prepare
         from minigpt.defaults import device_count, fill, find_device
         from minigpt.training.origin import load_origin, with_settings_of
         from minigpt.training.resume import find_start, load_resumed

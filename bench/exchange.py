@@ -33,7 +33,7 @@ sys.path.insert(0, str(PROJECT))
 
 from minigpt.checkpoint import load_model
 from minigpt.config import DataConfig
-from minigpt.data.token_store import prepare
+from minigpt.data.preparation import prepare
 from minigpt.run_folder import BEST
 
 #: What is written.

@@ -265,13 +265,23 @@ def check(config: Any) -> None:
     if isinstance(model, ModelConfig):
         _check_head_width(model, "" if model is config else "model.")
     data = getattr(config, "data", None)
-    if isinstance(data, DataConfig) and data.corpus in ("stories", "stdlib"):
+    if isinstance(data, DataConfig):
+        _check_source(data)
+
+
+def _check_source(data: DataConfig) -> None:
+    """Refuse what names a text that the kind of corpus does not read."""
+    if data.corpus in ("stories", "stdlib", "hub"):
         for name, paths in (("path", data.path), ("val_path", data.val_path)):
             if paths:
                 raise InputError(
                     f"data.{name}={paths[0]}: data={data.corpus} reads no file of yours;"
-                    " add data=text or data=jsonl"
+                    " add data=text, data=jsonl, data=csv or data=parquet"
                 )
+    if data.corpus != "hub":
+        for name in ("name", "config", "revision", "val_split"):
+            if value := getattr(data, name):
+                raise InputError(f"data.{name}={value}: is for a data set of the hub; add data=hub")
 
 
 def _check_head_width(model: ModelConfig, prefix: str) -> None:

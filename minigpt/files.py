@@ -2,10 +2,12 @@
 
 import contextlib
 import errno
+import math
 import os
 import shutil
 import tempfile
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
@@ -36,6 +38,44 @@ def written_whole(path: Path) -> Generator[BinaryIO, None, None]:
         temporary.unlink(missing_ok=True)
     if (seen := path.stat().st_size) != size:
         raise OSError(errno.EIO, f"{seen} of {size} bytes are there")
+
+
+@contextlib.contextmanager
+def locked(
+    place: Path, patience: float = math.inf, wait: Callable[[], None] | None = None
+) -> Generator[None, None, None]:
+    """Keep other processes out of the block, where the system and the file system can lock.
+
+    `place` is a folder, or a file that is made if it is not there. Where another process is in the
+    block, `wait` (if given) is called once, and after `patience` seconds `BlockingIOError` is
+    raised. A process that ends, in whatever way, has left the block.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    flags = os.O_RDONLY if place.is_dir() else os.O_RDWR | os.O_CREAT
+    descriptor = os.open(place, flags, 0o666)
+    deadline = time.monotonic() + patience
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                if wait is not None:
+                    wait()
+                    wait = None
+                time.sleep(0.2)
+            except OSError:  # a file system without locks
+                break
+            else:
+                break
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def link_whole(source: Path, path: Path) -> None:

@@ -11,15 +11,21 @@ PLAIN_INTERVAL = 15.0
 
 
 class Count:
-    """Shows on standard error how many of `total` are done, the rate and the time left."""
+    """Shows on standard error how many of `total` are done, the rate and the time left.
 
-    def __init__(self, total: int, doing: str, unit: str) -> None:
+    `unit` is a plural, or B for bytes; without a `total` there is no time left.
+    """
+
+    def __init__(self, total: int | None, doing: str, unit: str) -> None:
         self._total, self._doing, self._unit = total, doing, unit
         self._done = 0
         self._began = self._last_shown = time.monotonic()
         self._bar: tqdm[NoReturn] | None = None
         if sys.stderr.isatty():
-            self._bar = tqdm(total=total, desc=doing, unit=unit, dynamic_ncols=True)
+            scaled = unit == "B"
+            self._bar = tqdm(
+                total=total, desc=doing, unit=f" {unit}", unit_scale=scaled, dynamic_ncols=True
+            )
 
     def add(self, n: int) -> None:
         """So many more are done."""
@@ -31,12 +37,19 @@ class Count:
         if now - self._last_shown >= PLAIN_INTERVAL:
             self._last_shown = now
             rate = self._done / (now - self._began)
-            left = clock((self._total - self._done) / rate)
+            of, left = "", ""
+            if self._total is not None:
+                of = f"/{self._shown(self._total)}"
+                left = f", {clock(max(0, self._total - self._done) / rate)} left"
+            unit = "MB" if self._unit == "B" else self._unit
             sys.stderr.write(
-                f"{self._doing}: {self._done}/{self._total} {self._unit}s,"
-                f" {rate:.1f} a second, {left} left\n"
+                f"{self._doing}: {self._shown(self._done)}{of} {unit},"
+                f" {self._shown(rate, 1)} a second{left}\n"
             )
             sys.stderr.flush()
+
+    def _shown(self, number: float, digits: int = 0) -> str:
+        return f"{number / 1e6 if self._unit == 'B' else number:.{digits}f}"
 
     def close(self) -> None:
         """Leave the bar as it stands."""

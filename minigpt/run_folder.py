@@ -9,12 +9,11 @@ import contextlib
 import datetime
 import os
 import shlex
-import time
 from collections.abc import Generator
 from pathlib import Path
 
 from minigpt.errors import InputError
-from minigpt.files import check_folder
+from minigpt.files import check_folder, locked
 from minigpt.hub import hub_folder, is_hub_name
 
 RUNS = Path("runs")
@@ -75,28 +74,12 @@ def held(folder: Path) -> Generator[None, None, None]:
 
     Raises `InputError` if one does. What a killed process leaves running may hold it for a moment.
     """
-    try:
-        import fcntl
-    except ImportError:
+    with contextlib.ExitStack() as holding:
+        try:
+            holding.enter_context(locked(folder, _PATIENCE))
+        except BlockingIOError as error:
+            raise InputError(f"{folder}: another process trains in this folder") from error
         yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    deadline = time.monotonic() + _PATIENCE
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                if time.monotonic() > deadline:
-                    raise InputError(f"{folder}: another process trains in this folder") from error
-                time.sleep(0.2)
-            except OSError:  # a file system without locks
-                break
-            else:
-                break
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def check_writable(folder: Path, setting: str) -> None:

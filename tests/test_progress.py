@@ -11,7 +11,7 @@ def test_a_line_says_how_many_how_fast_and_how_long_it_takes(
 ) -> None:
     now = 100.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    count = Count(300, "generating", "sample")
+    count = Count(300, "generating", "samples")
     now += 5
     count.add(50)
     assert capsys.readouterr().err == ""

@@ -121,7 +121,7 @@ def test_what_docker_copies_is_enough_and_caches_on_its_volume(tmp_path: Path) -
             shutil.copy(source, tmp_path)
     program = (
         "from minigpt.command_line import compose; from minigpt.config import TrainConfig;"
-        "from minigpt.data.token_store import cache_folder; import train;"
+        "from minigpt.data.cache import cache_folder; import train;"
         "print(cache_folder(compose(TrainConfig, 'train', ['model=small'])[0].data))"
     )
     answer = subprocess.run(

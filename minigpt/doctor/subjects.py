@@ -9,7 +9,8 @@ from minigpt import defaults
 from minigpt.checkpoint import LoadedModel
 from minigpt.config import TrainConfig
 from minigpt.data.batches import TrainingBatches
-from minigpt.data.token_store import TokenStore, prepare
+from minigpt.data.preparation import prepare
+from minigpt.data.token_store import TokenStore
 from minigpt.doctor.config import DoctorConfig
 from minigpt.doctor.finding import Subject
 from minigpt.errors import InputError

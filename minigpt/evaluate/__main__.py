@@ -176,7 +176,7 @@ def measured(
     from minigpt.evaluate.measurement import measure, n_scored
     from minigpt.progress import Count
 
-    count = Count(n_scored(subjects, config), "measuring", "token")
+    count = Count(n_scored(subjects, config), "measuring", "tokens")
     try:
         if not config.documents:
             return measure(subjects, corpus, config, done=count.add)

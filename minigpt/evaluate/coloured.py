@@ -37,7 +37,7 @@ def token_name(tokenizer: Tokenizer, token: int) -> str:
     """A token by itself, in words for a person: its text, or its bytes where that is no text."""
     if token == tokenizer.end_id:
         return "end of document"
-    if token >= tokenizer.vocab_size:
+    if token >= tokenizer.vocab_size or token in tokenizer.unused:
         return f"token {token}, which is in no text"
     content = tokenizer.token_bytes[token]
     try:

@@ -7,7 +7,8 @@ from typing import Any
 from minigpt.checkpoint import LoadedModel, settings_of
 from minigpt.config import DataConfig, TrainConfig, check
 from minigpt.data.corpora import Corpus, load_corpus
-from minigpt.data.token_store import TokenStore, prepare, prepared_name
+from minigpt.data.preparation import prepare, prepared_name
+from minigpt.data.token_store import TokenStore
 from minigpt.data.tokenizer import Tokenizer
 from minigpt.errors import InputError
 from minigpt.settings import set_value, value_of
@@ -19,7 +20,7 @@ BUILT_IN = ("stories", "stdlib")
 UNKNOWN = "been trained on some of it"
 
 #: Settings that say which text there is.
-_SOURCE = ("data.corpus", "data.path")
+_SOURCE = ("data.corpus", "data.path", "data.name", "data.config", "data.revision", "data.split")
 
 
 def run_settings(record: dict[str, Any], given: DataConfig, named: frozenset[str]) -> TrainConfig:
@@ -35,9 +36,10 @@ def run_settings(record: dict[str, Any], given: DataConfig, named: frozenset[str
     chosen = sorted(key for key in named if key.startswith("data."))
     whole = replace(saved, data=given)
     if any(value_of(saved, key) != value_of(whole, key) for key in _SOURCE if key in named):
-        saved.data.val_path, saved.data.max_documents = [], None
+        saved.data.val_path, saved.data.val_split, saved.data.max_documents = [], "", None
     if "data.corpus" in named and given.corpus != saved.data.corpus:
         saved.data.path = []
+        saved.data.name = saved.data.config = saved.data.revision = ""
     for key in chosen:
         set_value(saved, key, value_of(whole, key))
     check(saved)

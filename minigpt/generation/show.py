@@ -46,7 +46,7 @@ def show_whole(model: LanguageModel, prompts: Sequence[Prompt]) -> int:
         write = stack.enter_context(opened_output(config.output))
         done = ignore_count
         if total > model.batch_size and (config.output or not sys.stdout.isatty()):
-            count = Count(total, "generating", "sample")
+            count = Count(total, "generating", "samples")
             stack.callback(count.close)
             done = count.add
         for sample in model.samples(prompts, logprobs=as_json, done=done):

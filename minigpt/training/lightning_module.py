@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from minigpt.checkpoint import RECORD, LoadedModel
 from minigpt.config import OptimConfig, TrainConfig, plain
 from minigpt.data.batches import Batch
-from minigpt.data.token_store import PreparedData
+from minigpt.data.preparation import PreparedData
 from minigpt.model.gpt import GPT
 from minigpt.training.divergence import Health
 from minigpt.training.loss import Reader, batch_loss, hidden_of

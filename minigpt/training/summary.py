@@ -14,7 +14,7 @@ from minigpt.checkpoint import load_model
 from minigpt.config import TrainConfig, plain
 from minigpt.data.batches import Batch
 from minigpt.data.overfit import OverfitRows
-from minigpt.data.token_store import PreparedData
+from minigpt.data.preparation import PreparedData
 from minigpt.errors import RunError
 from minigpt.files import written_whole
 from minigpt.model.gpt import GPT

@@ -1,18 +1,22 @@
 import json
 import pickle
 import shutil
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
+from threading import Event
 
 import numpy as np
 import pytest
 
 from minigpt.config import DataConfig, TokenizerConfig
-from minigpt.data import token_store
-from minigpt.data.token_store import PreparedData, TokenStore, prepare
-from minigpt.data.tokenizer import END, Tokenizer, train_tokenizer
+from minigpt.data import preparation
+from minigpt.data.preparation import PreparedData, prepare
+from minigpt.data.token_store import TokenStore
+from minigpt.data.tokenizer import Tokenizer
+from minigpt.data.tokenizer_json import END
+from minigpt.data.tokenizer_training import train_tokenizer
 from minigpt.errors import InputError, RunError
 
 SHAKESPEARE = Path(__file__).parents[3] / "shared" / "data" / "tinyshakespeare.txt"
@@ -35,6 +39,11 @@ def ready(data: DataConfig, tokenizer: TokenizerConfig | Tokenizer | str = "byte
     if isinstance(tokenizer, str):
         tokenizer = TokenizerConfig(kind=tokenizer)
     return prepare(data, tokenizer, say=lambda _: None)
+
+
+def folders(data: DataConfig) -> list[Path]:
+    """The prepared folders, hidden ones included."""
+    return [path.parent for path in Path(data.cache_dir).glob("*/train.bin")]
 
 
 def documents(store: TokenStore, tokenizer: Tokenizer) -> list[str]:
@@ -120,7 +129,7 @@ def test_another_vocabulary_is_made_anew(data: DataConfig) -> None:
     assert len(folders) == 4
 
 
-@pytest.mark.parametrize("name", ["meta.json", "tokenizer.json", "train.bin", "validation.npy"])
+@pytest.mark.parametrize("name", ["meta.json", "tokenizer.json", "train.bin", "validation.idx"])
 @pytest.mark.parametrize("damage", ["gone", "cut", "empty"])
 def test_a_damaged_folder_is_made_again(data: DataConfig, name: str, damage: str) -> None:
     first = ready(data)
@@ -151,17 +160,17 @@ def test_a_stop_half_way_leaves_nothing(data: DataConfig, monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(np, "save", stop)
+        patch.setattr(preparation, "_give_name", stop)
         with pytest.raises(KeyboardInterrupt):
             ready(data)
-    assert [path for path in Path(data.cache_dir).iterdir() if path.is_dir()] == []
+    assert folders(data) == []
     # a process that is killed cannot tidy up, but what it leaves is not taken for finished
     with monkeypatch.context() as patch:
-        patch.setattr(np, "save", stop)
+        patch.setattr(preparation, "_give_name", stop)
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
         with pytest.raises(KeyboardInterrupt):
             ready(data)
-    (left,) = (path for path in Path(data.cache_dir).iterdir() if path.is_dir())
+    (left,) = folders(data)
     assert left.name.startswith(".")
     assert not ready(data).reused
 
@@ -172,33 +181,63 @@ def test_a_full_disk_is_no_fault_of_the_input(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np, "save", full)
+    monkeypatch.setattr(preparation, "_give_name", full)
     with pytest.raises(RunError, match=r"No space left on device; data.cache_dir sets another"):
         ready(data)
-    assert [path for path in Path(data.cache_dir).iterdir() if path.is_dir()] == []
+    assert folders(data) == []
 
 
-def test_two_at_once_end_with_one_folder(data: DataConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    together = Barrier(2)
-    rename = token_store._give_name  # noqa: SLF001  the moment at which the two must meet
+def at_once(data: DataConfig, say: Callable[[str], None]) -> list[PreparedData | InputError]:
+    """What two get that prepare the same, the second of them while the first does."""
+    first_is_at_work = Event()
+    words: list[str] = []
 
-    def wait_and_rename(temporary: Path, folder: Path) -> None:
-        together.wait(timeout=30)
-        rename(temporary, folder)
+    def first_says(line: str) -> None:
+        first_is_at_work.set()
+        if line.startswith("corpus"):  # the other one is to meet with it here
+            deadline = time.monotonic() + 30
+            while not any("waiting" in word for word in words) and time.monotonic() < deadline:
+                time.sleep(0.01)
 
-    monkeypatch.setattr(token_store, "_give_name", wait_and_rename)
+    def second_says(line: str) -> None:
+        words.append(line)
+        say(line)
+
+    def first() -> PreparedData | InputError:
+        return outcome(data, first_says)
+
+    def second() -> PreparedData | InputError:
+        first_is_at_work.wait(30)
+        return outcome(data, second_says)
+
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda _: ready(data), range(2))
+        return [each.result() for each in (pool.submit(first), pool.submit(second))]
+
+
+def outcome(data: DataConfig, say: Callable[[str], None]) -> PreparedData | InputError:
+    try:
+        return prepare(data, TokenizerConfig(kind="bytes"), say=say)
+    except InputError as error:
+        return error
+
+
+def test_one_prepares_and_the_other_waits(data: DataConfig) -> None:
+    said: list[str] = []
+    first, second = at_once(data, said.append)
+    assert isinstance(first, PreparedData)
+    assert isinstance(second, PreparedData)
+    assert (first.reused, second.reused) == (False, True)
     assert first.folder == second.folder
     assert (first.train.tokens == second.train.tokens).all()
-    assert [path for path in Path(data.cache_dir).iterdir() if path.is_dir()] == [first.folder]
+    assert said[0] == "another process prepares the same data; waiting for it"
+    assert folders(data) == [first.folder]
 
 
 def test_an_unseen_character_names_the_document(data: DataConfig) -> None:
     tokenizer = train_tokenizer(TokenizerConfig(kind="char"), ["line of the text 0123456789"])
     with pytest.raises(InputError, match=r"train document 1: the character '<'"):
         ready(data, tokenizer)
-    assert [path for path in Path(data.cache_dir).iterdir() if path.is_dir()] == []
+    assert folders(data) == []
 
 
 def test_ids_beyond_16_bits(data: DataConfig) -> None:
@@ -251,7 +290,7 @@ def test_nothing_to_train_on_is_an_error_before_anything_is_written(data: DataCo
     Path(data.path[0]).write_text("x")
     with pytest.raises(InputError, match="too short: 1 document of 1 character"):
         ready(data)
-    assert not Path(data.cache_dir).exists()
+    assert [path.name for path in Path(data.cache_dir).iterdir()] == ["locks"]
 
 
 @pytest.mark.skipif(not SHAKESPEARE.is_file(), reason="tinyshakespeare.txt is not there")

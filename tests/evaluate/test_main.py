@@ -12,6 +12,7 @@ from minigpt.checkpoint import load_model
 from minigpt.command_line import run
 from minigpt.config import DataConfig
 from minigpt.data.corpora import load_corpus, stories
+from minigpt.data.corpora.corpus import whole
 from minigpt.evaluate.__main__ import main
 from minigpt.evaluate.config import EvaluateConfig
 from minigpt.generation.logprobs import token_logprobs
@@ -180,7 +181,7 @@ def test_a_run_with_val_path_measures_another_text_without_it(
 def test_stories_have_a_floor_and_valid_samples(told: Path, evaluated: Evaluated) -> None:
     found = evaluated(f"checkpoint={told}", "samples=20")
     corpus = load_corpus(DataConfig(corpus="stories", max_documents=60))
-    texts = list(corpus.validation())
+    texts = list(whole(corpus.validation()))
     assert found["documents"] == len(texts) == 6
     loaded = load_model(told / "checkpoints" / "best.ckpt")
     targets = sum(len(loaded.tokenizer.encode(text)) + 1 for text in texts)

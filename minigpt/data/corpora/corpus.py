@@ -1,41 +1,82 @@
-"""What a corpus is, and the split of documents into training and validation."""
+"""What a corpus is, and the split of documents into training and validation.
+
+Documents travel in parts, since one may be larger than memory: whatever passes over them holds a
+part, not a document.
+"""
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 from minigpt.config import DataConfig
+from minigpt.data.cache import digest, digests_of, keep, recall
 from minigpt.errors import InputError
 
+
+class Part(NamedTuple):
+    """A document, or a part of one that does not end with it."""
+
+    text: str
+    last: bool = True
+
+
 #: Reads or tells documents, anew at each call.
-Documents = Callable[[], Iterator[str]]
+Documents: TypeAlias = Callable[[], Iterator[Part]]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Documents as they are read: shards in their order.
+
+    `where` begins what is said of them. The contents of `files` and the `form` in which they are
+    read stand for the documents. `n_skipped` counts files left out because they are not text.
+    """
+
+    where: str
+    shards: Sequence[Documents]
+    files: Sequence[Path]
+    form: tuple[str, ...] = ()
+    n_skipped: int = 0
+
+    def documents(self) -> Iterator[Part]:
+        """All of them."""
+        return chain.from_iterable(shard() for shard in self.shards)
+
+    def identity(self, cache: Path) -> str:
+        """What no other documents have; `cache` holds what is known of files."""
+        return digest([self.form, digests_of(self.files, cache)])
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
     """Documents for training and for validation.
 
-    `identity` is a digest of all documents and of the split. `n_documents` counts those of both
-    parts (one that is cut between them counts once), `n_blank` those left out because they hold
-    nothing but white space, `n_skipped` the files left out because they are not text.
-    `log_probability` gives the exact log-probability of a document, in nats, where it is known.
+    `text` stands for all documents and `division` for the split; together they are what no other
+    corpus has. `n_documents` counts the documents of both parts (one that is cut between them
+    counts once), `n_bytes` theirs as UTF-8 (None: not known), `left_out` what is left out, each by
+    its name in the singular. `log_probability` gives the exact log-probability of a document, in
+    nats, where it is known.
     """
 
     name: str
-    identity: str
+    text: str
+    division: str
     train: Documents
     validation: Documents
     n_documents: int
-    n_blank: int = 0
-    n_skipped: int = 0
+    n_bytes: int | None
+    left_out: dict[str, int] = field(default_factory=dict[str, int])
     log_probability: Callable[[str], float] | None = None
 
     @property
-    def left_out(self) -> dict[str, int]:
-        """How many of what were left out, in the singular: blank documents, binary files."""
-        return {"blank one": self.n_blank, "binary file": self.n_skipped}
+    def identity(self) -> str:
+        """The text and its division."""
+        return f"{self.text} {self.division}"
 
     def summary(self) -> str:
         """One line about what was found."""
@@ -44,127 +85,203 @@ class Corpus:
         return f"corpus {self.name}: {counted(self.n_documents, 'document')}{tail}"
 
 
+def whole(parts: Iterable[Part]) -> Iterator[str]:
+    """Documents, each in one piece."""
+    held: list[str] = []
+    for text, last in parts:
+        held.append(text)
+        if last:
+            yield "".join(held)
+            held.clear()
+
+
 @dataclass(slots=True)
 class _Scan:
-    """What one pass over documents finds."""
+    """What one pass over documents finds; `lengths` in characters, where they are few."""
 
     n_documents: int = 0
     n_blank: int = 0
     n_characters: int = 0
-    #: characters before the cut, where every document is cut by position
-    n_before: int = 0
-    digest: str = ""
+    n_bytes: int = 0
+    n_held: int = 0
+    lengths: list[int] = field(default_factory=list[int])
 
 
 def split_corpus(
-    name: str,
-    where: str,
-    documents: Documents,
-    config: DataConfig,
-    *,
-    held_out: Documents | None = None,
-    n_skipped: int = 0,
+    config: DataConfig, source: Source, held_out: Source | None = None, *, cache: Path
 ) -> Corpus:
     """Divide documents into training and validation, after one pass that counts them.
 
     Blank documents are left out first, then `max_documents` limits the rest. With `held_out`
-    those documents are the validation part and all others are trained on. Otherwise document i
-    is held out where (i + 1)·f passes a whole number that i·f has not (f = `val_fraction`): whole
-    documents, evenly spread. Where they are too few for one, each is cut by position and its last
-    share f is held out. Of f = 0 the validation part is empty.
+    those documents are the validation part and all others are trained on. Otherwise, of a share
+    f = `val_fraction`, whole documents are held out: of a hub's data set those that `is_held` says,
+    if it does of some, else document i where (i + 1)·f passes a whole number that i·f has not.
+    Where they are too few for one, each is cut by position and its last share f is held out. Of
+    f = 0 the validation part is empty. What the pass found is kept in `cache`.
 
-    Raises `InputError`, which `where` begins, if a part would be empty.
+    Raises `InputError` if a part would be empty.
     """
     fraction, limit = config.val_fraction, config.max_documents
-    found = _scan(documents, limit, fraction)
-    if not found.n_documents:
-        raise InputError(f"{where}: {_nothing(found)}")
+    text = source.identity(cache)
+    by_text = config.corpus == "hub"
+    found = _remembered(source, limit, fraction, text, cache, by_text=by_text)
     held = _Scan()
-    documents = _usable(documents, limit)
+    documents = partial(usable, source.documents, limit)
     if held_out is not None:
-        held = _scan(held_out, None, fraction)
-        if not held.n_documents:
-            raise InputError(f"data.val_path={', '.join(config.val_path)}: {_nothing(held)}")
-        parts = documents, _usable(held_out, None)
-    elif fraction == 0:  # no setting says so: they are there to be measured on
-        parts = documents, lambda: iter(())
-    elif int(found.n_documents * fraction) >= 1:
-        parts = (
-            _whole(documents, fraction, held=False),
-            _whole(documents, fraction, held=True),
-        )
-    elif int(found.n_characters * fraction) >= 1 and found.n_before:
-        parts = _cut(documents, fraction, after=False), _cut(documents, fraction, after=True)
+        text_held = held_out.identity(cache)
+        held = _remembered(held_out, None, fraction, text_held, cache)
+        parts = documents, partial(usable, held_out.documents, None)
+        text = digest([text, text_held])
     else:
-        needed = math.ceil(1 / min(fraction, 1 - fraction))
-        raise InputError(
-            f"{where}: too short: {counted(found.n_documents, 'document')} of"
-            f" {counted(found.n_characters, 'character')}, and to hold out"
-            f" data.val_fraction={fraction:g} of them at least {needed} are needed"
-        )
+        parts = _divided(documents, found, fraction, source.where, by_text=by_text)
+    n_skipped = source.n_skipped + (held_out.n_skipped if held_out else 0)
     return Corpus(
-        name=name,
-        identity=f"{found.digest} {held.digest or fraction}",
+        name=config.corpus,
+        text=text,
+        division=digest([limit, None if held_out else fraction]),
         train=parts[0],
         validation=parts[1],
         n_documents=found.n_documents + held.n_documents,
-        n_blank=found.n_blank + held.n_blank,
-        n_skipped=n_skipped,
+        n_bytes=found.n_bytes + held.n_bytes,
+        left_out={"blank one": found.n_blank + held.n_blank, "binary file": n_skipped},
     )
 
 
-def _scan(documents: Documents, limit: int | None, fraction: float) -> _Scan:
-    found = _Scan()
-    digest = hashlib.sha256()
-    for text in documents():
-        if not text.strip():
-            found.n_blank += 1
-            continue
-        if found.n_documents == limit:
-            break
-        found.n_documents += 1
-        found.n_characters += len(text)
-        found.n_before += _place_of_cut(text, fraction)
-        content = text.encode()
-        digest.update(b"%d " % len(content))
-        digest.update(content)
-    found.digest = digest.hexdigest()
+def _divided(
+    documents: Documents, found: _Scan, fraction: float, where: str, *, by_text: bool
+) -> tuple[Documents, Documents]:
+    """The training and the validation part of documents that no setting divides."""
+    if fraction == 0:  # no setting says so: they are there to be measured on
+        return documents, lambda: iter(())
+    by_text = by_text and 0 < found.n_held < found.n_documents
+    if by_text or int(found.n_documents * fraction) >= 1:
+        divide = _by_text if by_text else _evenly
+        return (
+            partial(divide, documents, fraction, held=False),
+            partial(divide, documents, fraction, held=True),
+        )
+    places = [_place_of_cut(length, fraction) for length in found.lengths]
+    if int(found.n_characters * fraction) >= 1 and any(places):
+        return partial(_cut, documents, places, after=False), partial(
+            _cut, documents, places, after=True
+        )
+    needed = math.ceil(1 / min(fraction, 1 - fraction))
+    raise InputError(
+        f"{where}: too short: {counted(found.n_documents, 'document')} of"
+        f" {counted(found.n_characters, 'character')}, and to hold out"
+        f" data.val_fraction={fraction:g} of them at least {needed} are needed"
+    )
+
+
+def _remembered(
+    source: Source,
+    limit: int | None,
+    fraction: float,
+    identity: str,
+    cache: Path,
+    *,
+    by_text: bool = False,
+) -> _Scan:
+    """What a pass over the documents finds, now or when the same ones were read before.
+
+    Raises `InputError` if there is no text.
+    """
+    key = digest([identity, limit, fraction])
+    if known := recall(cache, key):
+        return _Scan(**known)
+    found = _scan(source.documents, limit, fraction, by_text=by_text)
+    if not found.n_documents:
+        blank = counted(found.n_blank, "blank document")
+        raise InputError(f"{source.where}: no text in it ({blank} and no other)")
+    keep(cache, key, asdict(found), found.n_bytes)
     return found
 
 
-def _usable(documents: Documents, limit: int | None) -> Documents:
-    return lambda: islice((text for text in documents() if text.strip()), limit)
+def _scan(documents: Documents, limit: int | None, fraction: float, *, by_text: bool) -> _Scan:
+    found = _Scan()
+    blank, length, size = True, 0, 0
+    hashed = hashlib.blake2b(digest_size=8)
+    for text, last in documents():
+        content = text.encode()
+        blank = blank and not text.strip()
+        length, size = length + len(text), size + len(content)
+        if by_text:
+            hashed.update(content)
+        if not last:
+            continue
+        if blank:
+            found.n_blank += 1
+        elif found.n_documents == limit:
+            break
+        else:
+            found.n_documents += 1
+            found.n_characters += length
+            found.n_bytes += size
+            found.n_held += by_text and _below(hashed.digest(), fraction)
+            if found.n_documents * fraction < 1:
+                found.lengths.append(length)
+        blank, length, size, hashed = True, 0, 0, hashlib.blake2b(digest_size=8)
+    if found.n_documents * fraction >= 1:
+        found.lengths.clear()
+    return found
 
 
-def _whole(documents: Documents, fraction: float, *, held: bool) -> Documents:
+def is_held(text: str, fraction: float) -> bool:
+    """Whether a document is held out by its text, and so all that are like it."""
+    return _below(hashlib.blake2b(text.encode(), digest_size=8).digest(), fraction)
+
+
+def _below(hashed: bytes, fraction: float) -> bool:
+    return int.from_bytes(hashed, "big") < fraction * 2**64
+
+
+def usable(documents: Documents, limit: int | None) -> Iterator[Part]:
+    """The documents that are not blank, the first `limit` of them."""
+    n_documents = 0
+    waiting: list[Part] = []  # the beginning of one that may be blank
+    begun = False
+    for part in documents():
+        if not begun and not part.text.strip():
+            waiting.append(part)
+            if part.last:
+                waiting.clear()
+            continue
+        if not begun and n_documents == limit:
+            return
+        begun = not part.last
+        n_documents += part.last
+        yield from waiting
+        waiting.clear()
+        yield part
+
+
+def _evenly(documents: Documents, fraction: float, *, held: bool) -> Iterator[Part]:
     """The documents of one part, where each is in one part as a whole."""
-
-    def part() -> Iterator[str]:
-        for i, text in enumerate(documents()):
-            if (int((i + 1) * fraction) > int(i * fraction)) == held:
-                yield text
-
-    return part
+    i = 0
+    for part in documents():
+        if (int((i + 1) * fraction) > int(i * fraction)) == held:
+            yield part
+        i += part.last
 
 
-def _cut(documents: Documents, fraction: float, *, after: bool) -> Documents:
+def _by_text(documents: Documents, fraction: float, *, held: bool) -> Iterator[Part]:
+    """The documents of one part, where their own text says which."""
+    return (Part(text) for text in whole(documents()) if is_held(text, fraction) == held)
+
+
+def _cut(documents: Documents, places: Sequence[int], *, after: bool) -> Iterator[Part]:
     """What stands before or after the cut in each document."""
-
-    def part() -> Iterator[str]:
-        for text in documents():
-            place = _place_of_cut(text, fraction)
-            if piece := text[place:] if after else text[:place]:
-                yield piece
-
-    return part
-
-
-def _place_of_cut(text: str, fraction: float) -> int:
-    return int(len(text) * (1 - fraction))
+    i = at = 0
+    for text, last in documents():
+        place = max(0, places[i] - at)
+        piece = text[place:] if after else text[:place]
+        if piece:
+            yield Part(piece, last if after else at + len(piece) == places[i])
+        i, at = (i + 1, 0) if last else (i, at + len(text))
 
 
-def _nothing(found: _Scan) -> str:
-    return f"no text in it ({counted(found.n_blank, 'blank document')} and no other)"
+def _place_of_cut(length: int, fraction: float) -> int:
+    return int(length * (1 - fraction))
 
 
 def counted(number: int, what: str) -> str:

@@ -1,12 +1,12 @@
 """The user's JSON lines: one object a line, one of its fields the document."""
 
 from collections.abc import Iterator
-from itertools import chain
+from functools import partial
 from pathlib import Path
 
 from minigpt.config import DataConfig
-from minigpt.data.corpora.corpus import Corpus, split_corpus
-from minigpt.data.corpora.text import find_files, read_parts, split_parts
+from minigpt.data.corpora.corpus import Part, Source
+from minigpt.data.corpora.files import check_encoding, file_sources, read_lines
 from minigpt.errors import InputError
 from minigpt.json_lines import json_object, json_text
 
@@ -14,33 +14,21 @@ from minigpt.json_lines import json_object, json_text
 SUFFIXES = (".jsonl", ".ndjson")
 
 
-def load(config: DataConfig) -> Corpus:
-    """The corpus of the field `data.field` in the files of `data.path`."""
-    files = find_files(config, SUFFIXES)
-
-    def documents(paths: list[Path]) -> Iterator[str]:
-        return chain.from_iterable(_documents(path, config) for path in paths)
-
-    held_out = files.validation
-    return split_corpus(
-        "jsonl",
-        files.where,
-        lambda: documents(files.train),
-        config,
-        held_out=None if held_out is None else lambda: documents(held_out),
-        n_skipped=files.n_skipped,
-    )
+def sources(config: DataConfig) -> tuple[Source, Source | None]:
+    """The field `data.field` in the lines of `data.path` and `data.val_path`."""
+    check_encoding(config.encoding)
+    documents = partial(_documents, encoding=config.encoding, field=config.field)
+    return file_sources(config, documents, (config.encoding, config.field), SUFFIXES)
 
 
-def _documents(path: Path, config: DataConfig) -> Iterator[str]:
+def _documents(path: Path, encoding: str, field: str) -> Iterator[Part]:
     """The field of each line; `InputError` names the file and the line that has none."""
-    lines = split_parts(read_parts(path, config.encoding), "\n")
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_lines(path, encoding), 1):
         if line.strip():
             try:
-                yield _field(line, config.field)
+                yield Part(_field(line, field))
             except ValueError as error:
-                raise InputError(f"{path}, line {number}: {error}") from error
+                raise InputError(f"{path}, line {number:,}: {error}") from error
 
 
 def _field(line: str, field: str) -> str:

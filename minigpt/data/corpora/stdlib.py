@@ -3,27 +3,32 @@
 import os
 import sysconfig
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from minigpt.config import DataConfig
-from minigpt.data.corpora.corpus import Corpus, split_corpus
+from minigpt.data.corpora.corpus import Part, Source
 from minigpt.errors import InputError
 
 #: Installed packages, and tests, whose files are data in odd forms more than code to read.
 _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
 
-def load(config: DataConfig) -> Corpus:
-    """The corpus of the standard library, one module a document."""
+def sources(config: DataConfig) -> tuple[Source, None]:
+    """The standard library, one module a document."""
+    del config
     folder = Path(sysconfig.get_path("stdlib"))
     modules = [path for path in sorted(_modules(folder)) if _text(path) is not None]
     if not modules:
         raise InputError(f"data=stdlib: {folder} holds no Python source; use another corpus")
+    shards = [partial(_document, path) for path in modules]
+    return Source(f"data=stdlib ({folder})", shards, modules), None
 
-    def documents() -> Iterator[str]:
-        return (text for path in modules if (text := _text(path)) is not None)
 
-    return split_corpus("stdlib", f"data=stdlib ({folder})", documents, config)
+def _document(path: Path) -> Iterator[Part]:
+    text = _text(path)
+    if text is not None:
+        yield Part(text)
 
 
 def _modules(folder: Path) -> Iterator[Path]:

@@ -5,6 +5,7 @@ import pytest
 
 from minigpt.config import DataConfig
 from minigpt.data.corpora import load_corpus
+from minigpt.data.corpora.corpus import whole
 from minigpt.errors import InputError
 
 POEMS = Path(__file__).parents[4] / "shared" / "data" / "tang300.jsonl"
@@ -16,7 +17,7 @@ def config(path: Path, **settings: object) -> DataConfig:
 
 def documents(path: Path, **settings: object) -> list[str]:
     corpus = load_corpus(config(path, **settings))
-    return [*corpus.train(), *corpus.validation()]
+    return [*whole(corpus.train()), *whole(corpus.validation())]
 
 
 def test_one_field_of_each_line(tmp_path: Path) -> None:
@@ -66,11 +67,11 @@ def test_validation_from_another_file(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a"}')
     (tmp_path / "b.jsonl").write_text('{"text": "b"}')
     corpus = load_corpus(config(tmp_path, val_path=[str(tmp_path / "b.jsonl")]))
-    assert (list(corpus.train()), list(corpus.validation())) == (["a"], ["b"])
+    assert (list(whole(corpus.train())), list(whole(corpus.validation()))) == (["a"], ["b"])
 
 
 @pytest.mark.skipif(not POEMS.is_file(), reason="tang300.jsonl is not there")
 def test_poems() -> None:
     corpus = load_corpus(config(POEMS))
-    assert (len(list(corpus.train())), len(list(corpus.validation()))) == (330, 36)
-    assert next(corpus.train()).startswith("在嶽詠蟬\n駱賓王\n西陸")
+    assert (len(list(whole(corpus.train()))), len(list(whole(corpus.validation())))) == (330, 36)
+    assert next(whole(corpus.train())).startswith("在嶽詠蟬\n駱賓王\n西陸")

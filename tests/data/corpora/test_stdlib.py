@@ -5,13 +5,14 @@ import pytest
 
 from minigpt.config import DataConfig
 from minigpt.data.corpora import load_corpus, stdlib
+from minigpt.data.corpora.corpus import whole
 from minigpt.errors import InputError
 
 
 def test_the_standard_library_is_read() -> None:
     source = Path(random.__file__).read_bytes().decode()
     corpus = load_corpus(DataConfig(corpus="stdlib"))
-    texts = [*corpus.train(), *corpus.validation()]
+    texts = [*whole(corpus.train()), *whole(corpus.validation())]
     assert corpus.n_documents == len(texts) > 100
     assert source in texts
 
@@ -29,7 +30,7 @@ def test_tests_packages_and_odd_files_are_left_out(
     (tmp_path / "latin.py").write_bytes(b"# caf\xe9")
     library(monkeypatch, tmp_path)
     corpus = load_corpus(DataConfig(corpus="stdlib"))
-    parts = zip(corpus.train(), corpus.validation(), strict=True)
+    parts = zip(whole(corpus.train()), whole(corpus.validation()), strict=True)
     assert [a + b for a, b in parts] == ["# a/z.py\r\n", "# b.py\r\n"]
 
 

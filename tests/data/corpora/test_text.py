@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from minigpt.config import DataConfig
 from minigpt.data.corpora import load_corpus
-from minigpt.data.corpora.text import split_parts
+from minigpt.data.corpora.corpus import whole
+from minigpt.data.corpora.files import split_text
 from minigpt.errors import InputError
 
 SHAKESPEARE = Path(__file__).parents[4] / "shared" / "data" / "tinyshakespeare.txt"
@@ -19,7 +20,7 @@ def config(*paths: Path | str, **settings: object) -> DataConfig:
 def documents(*paths: Path | str, **settings: object) -> list[str]:
     """All documents in their order: held out with everything else, from the whole of a split."""
     corpus = load_corpus(config(*paths, **settings))
-    train, validation = list(corpus.train()), list(corpus.validation())
+    train, validation = list(whole(corpus.train())), list(whole(corpus.validation()))
     if len(train) == len(validation) == corpus.n_documents:
         return [a + b for a, b in zip(train, validation, strict=True)]
     return train + validation
@@ -48,7 +49,7 @@ def test_a_byte_order_mark_is_left_out(tmp_path: Path) -> None:
 
 
 def test_large_files_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minigpt.data.corpora.text._CHUNK", 5)
+    monkeypatch.setattr("minigpt.data.corpora.files.CHUNK", 5)
     text = "猫が好き, é and so on\r\nmore 🐈 text"
     file = tmp_path / "my.txt"
     file.write_text(text, "utf-8", newline="")
@@ -81,7 +82,7 @@ def test_lines_and_separators(tmp_path: Path) -> None:
     file = tmp_path / "my.txt"
     file.write_bytes(b"one\n\ntwo\r\nthree\r")
     corpus = load_corpus(config(file, document="line"))
-    assert (corpus.n_documents, corpus.n_blank) == (3, 1)
+    assert (corpus.n_documents, corpus.left_out["blank one"]) == (3, 1)
     assert documents(file, document="line") == ["one", "two", "three"]
     assert documents(file, document="\n\n") == ["one", "two\r\nthree\r"]
 
@@ -89,7 +90,7 @@ def test_lines_and_separators(tmp_path: Path) -> None:
 @given(st.lists(st.text("ab-", max_size=4)), st.sampled_from(["-", "--", "a-a"]))
 @settings(deadline=None, max_examples=200)
 def test_splitting_in_parts_is_splitting(parts: list[str], separator: str) -> None:
-    assert list(split_parts(parts, separator)) == "".join(parts).split(separator)
+    assert list(whole(split_text(parts, separator))) == "".join(parts).split(separator)
 
 
 @pytest.mark.parametrize("document", ["lines", "", "---"])
@@ -108,7 +109,7 @@ def test_folders_and_globs(tmp_path: Path) -> None:
     told = [f"this is {name}" for name in ("a.md", "b.txt", "sub/c.txt", "sub/noext")]
     corpus = load_corpus(config(tmp_path))
     assert documents(tmp_path) == told
-    assert corpus.n_skipped == 1
+    assert corpus.left_out["binary file"] == 1
     assert "1 binary file left out" in corpus.summary()
     assert documents(f"{tmp_path}/*.txt") == [told[1]]
     assert documents(f"{tmp_path}/**/*.txt") == [told[1], told[2]]
@@ -129,8 +130,8 @@ def test_what_is_held_out_is_not_trained_on(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / f"{name}.txt").write_text(name * 5)
     corpus = load_corpus(config(tmp_path, val_path=[str(tmp_path / "b.txt")]))
-    assert list(corpus.train()) == ["aaaaa", "ccccc"]
-    assert list(corpus.validation()) == ["bbbbb"]
+    assert list(whole(corpus.train())) == ["aaaaa", "ccccc"]
+    assert list(whole(corpus.validation())) == ["bbbbb"]
     with pytest.raises(InputError, match="none is left to train on"):
         load_corpus(config(tmp_path, val_path=[str(tmp_path)]))
 
@@ -169,5 +170,5 @@ def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
 def test_shakespeare_is_split_as_usual() -> None:
     text = SHAKESPEARE.read_bytes().decode()
     corpus = load_corpus(config(SHAKESPEARE))
-    assert list(corpus.train()) == [text[:1_003_854]]
-    assert list(corpus.validation()) == [text[1_003_854:]]
+    assert list(whole(corpus.train())) == [text[:1_003_854]]
+    assert list(whole(corpus.validation())) == [text[1_003_854:]]

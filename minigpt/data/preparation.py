@@ -1,0 +1,279 @@
+"""From a corpus to its token store: made once, whole, by one process while others wait.
+
+A prepared folder's name holds a digest of the text, its division and the tokenizer, so that a
+folder is right or is not found; it appears by a rename.
+"""
+
+import contextlib
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from minigpt.config import DataConfig, TokenizerConfig
+from minigpt.data.cache import cache_folder, digest
+from minigpt.data.corpora import Corpus, load_corpus
+from minigpt.data.corpora.corpus import Part, whole
+from minigpt.data.encoding import encode_parts
+from minigpt.data.token_store import (
+    FORMAT,
+    META,
+    PARTS,
+    TOKENIZER,
+    TokenStore,
+    open_stores,
+    write_stream,
+)
+from minigpt.data.tokenizer import Tokenizer
+from minigpt.data.tokenizer_training import DEFAULT_VOCAB_SIZE, train_tokenizer
+from minigpt.errors import InputError, RunError
+from minigpt.files import locked, written_whole
+from minigpt.progress import Count
+
+#: Bytes of text that a BPE learns from: more would take memory, and hardly change its merges.
+BPE_LEARNS_FROM = 200_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedData:
+    """A corpus ready for training. `documents` counts those of the training part."""
+
+    tokenizer: Tokenizer
+    train: TokenStore
+    validation: TokenStore
+    folder: Path
+    reused: bool
+    documents: int
+    corpus: Corpus
+
+
+def prepare(
+    data: DataConfig,
+    tokenizer: TokenizerConfig | Tokenizer,
+    *,
+    corpus: Corpus | None = None,
+    trained_on: str | None = None,
+    say: Callable[[str], None],
+) -> PreparedData:
+    """Load a corpus, train its tokenizer unless one is given, and tokenize it once.
+
+    `corpus` is what `load_corpus` made of the same settings, where it was called already. What was
+    prepared before from the same text and settings is used again; `say` gets a line that says
+    which. `trained_on` names the prepared folder that a resumed run began with: it stands for the
+    documents, their split and the tokenizer, wherever the files lie now. Raises `InputError` for a
+    corpus or a cache folder that cannot be used or another corpus than that, and `RunError` if the
+    disk is full.
+    """
+    cache = cache_folder(data)
+    what = tokenizer.to_json() if isinstance(tokenizer, Tokenizer) else asdict(tokenizer)
+    with _alone(cache, digest([asdict(data), what]), say):
+        if corpus is None:
+            corpus = load_corpus(data)
+            say(corpus.summary())
+        with _kept_in(cache):
+            if isinstance(tokenizer, TokenizerConfig):
+                tokenizer = _tokenizer(cache, corpus, tokenizer, say)
+            folder = cache / prepared_name(corpus, tokenizer)
+            if trained_on not in (None, folder.name):
+                raise InputError(
+                    f"corpus {corpus.name}: not the text that the resumed run was trained on, it"
+                    " has changed since; start a new run"
+                )
+            stores = open_stores(folder)
+            reused = stores is not None
+            if stores is None:
+                meta = _facts(data, corpus, tokenizer)
+                say(f"tokenizing into {folder}{_what_differs(cache, meta)}")
+                stores = _make(folder, corpus, tokenizer, meta)
+            else:
+                say(f"using the prepared tokens in {folder}")
+    train, validation = stores
+    return PreparedData(tokenizer, train, validation, folder, reused, train.n_documents, corpus)
+
+
+def prepared_name(corpus: Corpus, tokenizer: Tokenizer) -> str:
+    """The name of a corpus's prepared folder: the same for the same documents and tokenizer."""
+    key = digest([FORMAT, corpus.identity, tokenizer.to_json()])
+    return f"{corpus.name}-{tokenizer.kind}-{key[:16]}"
+
+
+@contextlib.contextmanager
+def _kept_in(cache: Path) -> Generator[None, None, None]:
+    """Say which folder it was that something could not be written to."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"cannot keep prepared tokens in {cache}: {error.strerror or error};"
+            " data.cache_dir sets another folder"
+        ) from error
+
+
+@contextlib.contextmanager
+def _alone(cache: Path, key: str, say: Callable[[str], None]) -> Generator[None, None, None]:
+    """Let one process prepare the same thing at a time; those that waited share its failure.
+
+    It is written into the file that is locked, and holds for them alone: a process that finds the
+    file free begins anew.
+    """
+    with _kept_in(cache):
+        (cache / "locks").mkdir(parents=True, exist_ok=True)
+    path = cache / "locks" / key[:16]
+    waited: list[bool] = []
+
+    def wait() -> None:
+        waited.append(True)
+        say("another process prepares the same data; waiting for it")
+
+    with locked(path, wait=wait):
+        failure = path.read_text("utf-8") if waited and path.exists() else ""
+        if failure:
+            raise InputError(failure)
+        with _kept_in(cache):
+            path.write_text("", "utf-8")
+        try:
+            yield
+        except InputError as error:
+            with contextlib.suppress(OSError):
+                path.write_text(str(error), "utf-8")
+            raise
+
+
+def _tokenizer(
+    cache: Path, corpus: Corpus, config: TokenizerConfig, say: Callable[[str], None]
+) -> Tokenizer:
+    """The tokenizer of this corpus and these settings, from the cache if it is there."""
+    vocab_size = (config.vocab_size or DEFAULT_VOCAB_SIZE) if config.kind == "bpe" else None
+    key = digest([FORMAT, corpus.identity, config.kind, vocab_size])
+    path = cache / f"{corpus.name}-{config.kind}-tokenizer-{key[:16]}.json"
+    if path.is_file():
+        try:
+            return Tokenizer.from_json(path.read_text("utf-8"))
+        except (InputError, UnicodeDecodeError):
+            say(f"{path} is damaged and is made again")
+    tokenizer = train_tokenizer(config, _learned_from(corpus, config, say))
+    with written_whole(path) as file:
+        file.write(tokenizer.to_json().encode())
+    return tokenizer
+
+
+def _learned_from(
+    corpus: Corpus, config: TokenizerConfig, say: Callable[[str], None]
+) -> Iterator[str]:
+    """The text that a tokenizer is made from, in parts of documents.
+
+    The characters are those of the whole corpus. A BPE learns from the training part alone, of a
+    large one from so much of it as is enough, evenly spread.
+    """
+    if config.kind != "bpe":
+        yield from (text for text, _ in chain(corpus.train(), corpus.validation()))
+        return
+    size = corpus.n_bytes or 0
+    share = min(1.0, BPE_LEARNS_FROM / size) if size else 1.0
+    note = f" from {share:.0%} of the training text" if share < 1 else ""
+    vocab_size = config.vocab_size or DEFAULT_VOCAB_SIZE
+    say(f"training a BPE tokenizer for up to {vocab_size:,} tokens{note}")
+    count = Count(round(size * share) if size else None, "reading for the tokenizer", "B")
+    due = taken = 0.0
+    for text, _ in corpus.train():
+        due += share * len(text)
+        if taken < due:
+            taken += len(text)
+            count.add(len(text))
+            yield text
+    count.close()
+
+
+def _facts(data: DataConfig, corpus: Corpus, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What a prepared folder is made from."""
+    return {
+        "format": FORMAT,
+        "corpus": corpus.name,
+        "source": [*data.path, data.name],
+        "text": corpus.text,
+        "division": corpus.division,
+        "tokenizer": digest(tokenizer.to_json()),
+    }
+
+
+def _what_differs(cache: Path, meta: dict[str, Any]) -> str:
+    """What is new about what was prepared before from the same place, in words."""
+    words = {"text": "the text", "division": "the split", "tokenizer": "the tokenizer"}
+    before: list[tuple[float, dict[str, Any]]] = []
+    for path in cache.glob(f"{meta['corpus']}-*/{META}"):
+        with contextlib.suppress(OSError, ValueError):
+            before.append((path.stat().st_mtime, json.loads(path.read_text("utf-8"))))
+    same = [
+        old
+        for _, old in sorted(before, key=lambda each: each[0])
+        if old.get("source") == meta["source"]
+    ]
+    if not same:
+        return ""
+    new = [word for key, word in words.items() if same[-1].get(key) != meta[key]]
+    return (
+        f", since {' and '.join(new)} differ{'s' * (len(new) == 1)} from what was prepared before"
+    )
+
+
+def _make(
+    folder: Path, corpus: Corpus, tokenizer: Tokenizer, meta: dict[str, Any]
+) -> tuple[TokenStore, TokenStore]:
+    """Tokenize both parts into a temporary folder and give it its name when it is whole."""
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    count = Count(corpus.n_bytes, "tokenizing", "B")
+    try:
+        for part, documents in zip(PARTS, (corpus.train, corpus.validation), strict=True):
+            meta |= {part: _write(temporary / part, documents(), tokenizer, count)}
+        if corpus.log_probability is not None:
+            told = map(corpus.log_probability, whole(corpus.validation()))
+            meta["validation"]["log_probability"] = sum(told)
+        (temporary / TOKENIZER).write_text(tokenizer.to_json(), "utf-8")
+        (temporary / META).write_text(json.dumps(meta, indent=1), "utf-8")
+        _give_name(temporary, folder)
+    finally:
+        count.close()
+        shutil.rmtree(temporary, ignore_errors=True)
+    stores = open_stores(folder)
+    if stores is None:
+        raise RunError(f"{folder}: what was written cannot be read back")
+    return stores
+
+
+def _give_name(temporary: Path, folder: Path) -> None:
+    """Rename, unless another process was there first; a damaged folder gives way."""
+    temporary.chmod(0o755)  # mkdtemp makes it private
+    if folder.exists() and open_stores(folder) is None:
+        shutil.rmtree(folder)
+    try:
+        temporary.rename(folder)
+    except OSError:
+        if open_stores(folder) is None:
+            raise
+
+
+def _write(
+    path: Path, documents: Iterable[Part], tokenizer: Tokenizer, count: Count
+) -> dict[str, Any]:
+    """Write a part of a corpus as a stream; what `meta.json` says of it."""
+    size = 0
+    document = 1
+
+    def counted() -> Iterator[Part]:
+        nonlocal size, document
+        for part in documents:
+            n_bytes = len(part.text.encode())
+            size += n_bytes
+            yield part
+            document += part.last
+            count.add(n_bytes)
+
+    try:
+        facts = write_stream(path, encode_parts(tokenizer, counted()), tokenizer)
+    except InputError as error:
+        raise InputError(f"{path.name} document {document:,}: {error}") from error
+    return facts | {"bytes": size, "log_probability": None}
