@@ -8,6 +8,7 @@ from minigpt.config import DataConfig
 from minigpt.data.cache import cache_folder
 from minigpt.data.corpora import csv, hub, jsonl, parquet, stdlib, text
 from minigpt.data.corpora.corpus import Corpus, Source, split_corpus
+from minigpt.data.corpora.head import head_of
 from minigpt.errors import InputError
 
 __all__ = ["Corpus", "load_corpus", "sources"]
@@ -25,13 +26,16 @@ _SOURCES = {
 def load_corpus(config: DataConfig) -> Corpus:
     """Find the documents that the settings name, count them and fix the split.
 
-    Raises `InputError` if they cannot be read or leave a part with nothing in it.
+    Of a corpus that is streamed these are the first ones. Raises `InputError` if they cannot be read or leave a part with nothing in it.
     """
     if config.corpus == "stories":
         from minigpt.data.corpora import stories  # the grammar is only built if it is told
 
         return stories.load(config)
-    return split_corpus(config, *sources(config), cache=cache_folder(config))
+    train, held_out = sources(config)
+    if config.streaming:
+        return head_of(config, train, held_out)
+    return split_corpus(config, train, held_out, cache=cache_folder(config))
 
 
 def sources(config: DataConfig) -> tuple[Source, Source | None]:

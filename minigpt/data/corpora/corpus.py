@@ -60,7 +60,8 @@ class Corpus:
     corpus has. `n_documents` counts the documents of both parts (one that is cut between them
     counts once), `n_bytes` theirs as UTF-8 (None: not known), `left_out` what is left out, each by
     its name in the singular. `log_probability` gives the exact log-probability of a document, in
-    nats, where it is known.
+    nats, where it is known. `is_head` says that the documents are the first ones of a corpus that
+    is streamed.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Corpus:
     n_bytes: int | None
     left_out: dict[str, int] = field(default_factory=dict[str, int])
     log_probability: Callable[[str], float] | None = None
+    is_head: bool = False
 
     @property
     def identity(self) -> str:
@@ -82,6 +84,7 @@ class Corpus:
         """One line about what was found."""
         left_out = [counted(count, what) for what, count in self.left_out.items() if count]
         tail = f" ({' and '.join(left_out)} left out)" if left_out else ""
+        tail += " at its beginning" if self.is_head else ""
         return f"corpus {self.name}: {counted(self.n_documents, 'document')}{tail}"
 
 
