@@ -102,6 +102,7 @@ def fit(
     with contextlib.ExitStack() as ended:
         if folder is not None:
             ended.enter_context(held(folder))
+        ended.callback(batches.close)
         trainer = build_trainer(config, devices, folder, milestones, module.record)
         ended.enter_context(closed_at_the_end(trainer.loggers))
         if folder is not None:

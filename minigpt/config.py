@@ -267,6 +267,8 @@ def check(config: Any) -> None:
     data = getattr(config, "data", None)
     if isinstance(data, DataConfig):
         _check_source(data)
+        if data.streaming:
+            _check_streaming(data, getattr(config, "tokenizer", None))
 
 
 def _check_source(data: DataConfig) -> None:
@@ -282,6 +284,21 @@ def _check_source(data: DataConfig) -> None:
         for name in ("name", "config", "revision", "val_split"):
             if value := getattr(data, name):
                 raise InputError(f"data.{name}={value}: is for a data set of the hub; add data=hub")
+
+
+def _check_streaming(data: DataConfig, tokenizer: TokenizerConfig | None) -> None:
+    if data.corpus == "stories":
+        raise InputError(
+            "data.streaming=true: data=stories are told by the program; it is for data=hub, text,"
+            " jsonl, csv or parquet"
+        )
+    if data.layout != "packed":
+        raise InputError(f"data.layout={data.layout}: a stream has packed rows; use packed")
+    if tokenizer is not None and tokenizer.kind == "char":
+        raise InputError(
+            "tokenizer=char: needs the characters of the whole corpus, and a stream is not read"
+            " before; use tokenizer=bpe or bytes"
+        )
 
 
 def _check_head_width(model: ModelConfig, prefix: str) -> None:

@@ -9,6 +9,9 @@ from typing import Any
 from minigpt.composition import CONF, compose_presets, groups, presets
 from minigpt.settings import Setting, range_text, settings, shown, value_of
 
+#: Commands of a room whose name is that of a group of presets; `conf/` has them under this one.
+ROOMS = {"look": "data"}
+
 WIDTH = 100
 INDENT = 28
 
@@ -21,7 +24,7 @@ def help_text(schema: type[Any], config_name: str) -> str:
 def _lines(schema: type[Any], config_name: str) -> Iterator[str]:
     script = f"{config_name}.py"  # a command without one is a room of the package
     if not (CONF.parent / script).is_file():
-        script = f"-m minigpt.{config_name}"
+        script = f"-m minigpt.{ROOMS.get(config_name, config_name)}"
     yield f"python {script} [key=value ...]"
     yield ""
     yield inspect.getdoc(schema) or ""

@@ -17,13 +17,14 @@ PACKAGE = ROOT / "minigpt"
 #: From the bottom up: a module imports from layers below its own, or from its own.
 LAYERS = (
     ("errors",),
-    ("settings", "config", "files", "json_lines", "compiler"),
+    ("settings", "config", "files", "json_lines", "compiler", "progress", "hub"),
     ("model", "data", "pickles", "training.loss", "training.optimizer", "training.schedule"),
-    ("defaults", "checkpoint", "huggingface", "hub", "run_folder", "output", "progress", "sweep"),
-    ("generation", "evaluate", "export", "doctor", "training"),
+    ("defaults", "checkpoint", "huggingface", "run_folder", "output", "sweep", "histogram"),
+    ("generation", "evaluate", "export", "doctor", "training", "data.look"),
     ("composition", "arguments", "help", "command_line"),
-    ("evaluate.__main__", "export.__main__", "doctor.__main__"),  # commands of their own
-)
+    # commands of their own
+    ("data.__main__", "evaluate.__main__", "export.__main__", "doctor.__main__"),
+)  # fmt: skip
 
 #: Heavy libraries, and the modules that may import them.
 ONLY_IN = {

@@ -11,8 +11,8 @@ from minigpt.evaluate.coloured import coloured, legend, percent, token_name
 from minigpt.evaluate.config import TITLE
 from minigpt.evaluate.extremes import Excerpt, Extremes
 from minigpt.evaluate.measurement import Measurement
-from minigpt.evaluate.scoring import Floats
 from minigpt.evaluate.told import Row
+from minigpt.histogram import histogram
 from minigpt.output import beginning_of_page
 
 #: Kinds of token that are listed at either end, and how often one has to have come.
@@ -20,7 +20,6 @@ KINDS, LEAST_COUNT = 15, 10
 
 #: Columns of the histogram, and documents from which on its largest losses share one.
 COLUMNS, MANY = 40, 200
-_WIDTH, _HEIGHT = 720, 180
 
 _text = html.escape
 
@@ -70,34 +69,15 @@ def _histogram(found: Measurement) -> str:
     tail = f"; the last column holds {beyond} beyond it, up to {bits.max():.2f}" if beyond else ""
     return (
         "<h2>Documents by loss</h2>"
-        + _bars(counts.tolist(), edges, mean)
+        + histogram(
+            counts.tolist(),
+            edges.tolist(),
+            label="Documents by bits per byte",
+            shown=lambda bits: f"{bits:.2f}",
+            mark=mean,
+        )
         + f"<p><small>Documents (up) by their bits per byte (across){tail}. The dashed line is the"
         f" figure of them all, {mean:.4f}.</small></p>"
-    )
-
-
-def _bars(counts: Sequence[int], edges: Floats, mean: float) -> str:
-    low, high, most = float(edges[0]), float(edges[-1]), max(counts)
-    width = _WIDTH / len(counts)
-    bars = "".join(
-        f'<rect x="{number * width:.1f}" y="{_HEIGHT - (height := _HEIGHT * count / most):.1f}"'
-        f' width="{width - 1:.1f}" height="{height:.1f}"><title>{edges[number]:.3f} to'
-        f" {edges[number + 1]:.3f}: {count}</title></rect>"
-        for number, count in enumerate(counts)
-        if count
-    )
-    at = _WIDTH * min(1.0, max(0.0, (mean - low) / (high - low)))
-    ticks = "".join(
-        f'<text x="{_WIDTH * part:.0f}" y="{_HEIGHT + 18}" text-anchor="{anchor}">'
-        f"{low + part * (high - low):.2f}</text>"
-        for part, anchor in ((0, "start"), (0.25, "middle"), (0.5, "middle"), (0.75, "middle"),
-                             (1, "end"))
-    )  # fmt: skip
-    return (
-        f'<svg viewBox="0 -20 {_WIDTH} {_HEIGHT + 44}" role="img" aria-label="Documents by bits per'
-        f' byte">{bars}<line x1="0" x2="{_WIDTH}" y1="{_HEIGHT}" y2="{_HEIGHT}"/>'
-        f'<line class="mean" x1="{at:.1f}" x2="{at:.1f}" y1="0" y2="{_HEIGHT}"/>'
-        f'<text x="2" y="-4">at most {most:,}</text>{ticks}</svg>'
     )
 
 
@@ -224,7 +204,7 @@ h3 {{ font-size: 1rem; margin: 1.4rem 0 .3rem }}
 .columns td:first-child {{ white-space: pre }}
 .columns {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(18rem, 1fr)); gap: 1rem }}
 svg {{ width: 100%; height: auto }} svg text {{ font-size: 12px; fill: var(--soft) }}
-rect {{ fill: var(--bar) }} line {{ stroke: var(--soft) }} .mean {{ stroke-dasharray: 4 3 }}
+rect {{ fill: var(--bar) }} line {{ stroke: var(--soft) }} .mark {{ stroke-dasharray: 4 3 }}
 {colours}
 </style>
 <h1>Evaluation of a model</h1>

@@ -1,8 +1,12 @@
 """Batches for Lightning: the endless training order, entered at the step the run has reached."""
 
+import contextlib
 import itertools
+import secrets
 import signal
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import lightning as L  # noqa: N812  (Lightning's own name for it)
 import numpy as np
@@ -19,8 +23,12 @@ from minigpt.data.batches import (
     spans,
     validation_batches,
 )
+from minigpt.data.cache import cache_folder
 from minigpt.data.overfit import OverfitRows, choose_overfit_rows
-from minigpt.data.token_store import PreparedData, TokenStore
+from minigpt.data.preparation import PreparedData
+from minigpt.data.stream import Feed, Place, place_of, streaming, want
+from minigpt.data.stream_batches import StreamBatches, segment_of_step, segments_of_group
+from minigpt.data.token_store import TokenStore
 from minigpt.training.plan import DataFacts
 
 
@@ -29,7 +37,8 @@ class CorpusBatches(L.LightningDataModule):
 
     Which rows a micro-batch holds is a pure function of its number, so a resumed run only has to
     start counting at its step. `overfit` holds the rows of the one batch of `overfit=true`, which
-    is then trained on at every step and validated on; it is None otherwise.
+    is then trained on at every step and validated on; it is None otherwise. A stream is opened when
+    training begins; before, the beginning of its corpus stands for it.
     """
 
     def __init__(self, data: PreparedData, config: TrainConfig):
@@ -37,6 +46,9 @@ class CorpusBatches(L.LightningDataModule):
         self.data = data
         self.config = config
         self.overfit: OverfitRows | None = None
+        self._stream: Path | None = None  # the folder that its segments are in
+        self._reached: dict[str, Any] = {}  # what a checkpoint says of the stream
+        self._open = contextlib.ExitStack()
         if config.overfit:
             self.overfit = choose_overfit_rows(data.train, config.model.block_size)
 
@@ -44,22 +56,38 @@ class CorpusBatches(L.LightningDataModule):
         """One process's micro-batches, from 0 without end."""
         if self.overfit is not None:
             return OneBatch(make_batch(self.data.train, self.overfit.rows))
-        assert self.config.data.batch_size is not None
+        config = self.config
+        assert config.data.batch_size is not None
+        if self._stream is not None:
+            return StreamBatches(
+                self._stream,
+                end_id=self.data.train.end_id,
+                dtype=self.data.train.tokens.dtype,
+                block_size=config.model.block_size,
+                batch_size=config.data.batch_size,
+                seed=config.seed,
+                accumulate=config.trainer.accumulate_grad_batches,
+                rank=rank,
+                world_size=world_size,
+                document_mask=config.data.document_mask,
+            )
         return TrainingBatches(
             self.data.train,
-            block_size=self.config.model.block_size,
-            layout=self.config.data.layout,
-            batch_size=self.config.data.batch_size,
-            seed=self.config.seed,
-            accumulate=self.config.trainer.accumulate_grad_batches,
+            block_size=config.model.block_size,
+            layout=config.data.layout,
+            batch_size=config.data.batch_size,
+            seed=config.seed,
+            accumulate=config.trainer.accumulate_grad_batches,
             rank=rank,
             world_size=world_size,
-            document_mask=self.config.data.document_mask,
+            document_mask=config.data.document_mask,
         )
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """An endless loader; it has no length, so Lightning counts no epochs."""
         assert self.trainer is not None
+        if self.config.data.streaming and self.overfit is None:
+            self._open_stream(self.trainer)
         first = self.trainer.global_step * self.trainer.accumulate_grad_batches
         return DataLoader(
             self.training_batches(self.trainer.global_rank, self.trainer.world_size),
@@ -72,9 +100,53 @@ class CorpusBatches(L.LightningDataModule):
     def transfer_batch_to_device(
         self, batch: Batch, device: torch.device, dataloader_idx: int
     ) -> Batch:
-        """Move a batch's tensors."""
+        """Move a batch's tensors; let go of what was read of a stream."""
         del dataloader_idx
+        if self._stream is not None and self.trainer and self.trainer.local_rank == 0:
+            shape = self._stream_shape
+            now = segment_of_step(self.trainer.global_step, *shape)
+            want(self._stream, now, keep=segments_of_group(*shape))
         return batch.to(device)
+
+    # ---- a stream ----
+
+    def _open_stream(self, trainer: L.Trainer) -> None:
+        """Have one process of each machine make the stream that all of its processes read."""
+        name = str(trainer.strategy.broadcast(secrets.token_hex(4)))
+        folder = cache_folder(self.config.data) / "streams" / name
+        first, place = self._reached.get("segment", 0), self._reached.get("place", {})
+        feed = Feed(
+            self.config.data,
+            self.data.tokenizer.to_json(),
+            self.config.seed,
+            ahead=2 * segments_of_group(*self._stream_shape),
+            first=first,
+            place=Place(**place),
+        )
+        if trainer.local_rank == 0:
+            self._open.enter_context(streaming(feed, folder))
+        self._stream = folder
+
+    @property
+    def _stream_shape(self) -> tuple[int, int]:
+        """The rows of a step, and the targets of a row."""
+        assert self.config.data.batch_size is not None
+        return self.config.data.batch_size, self.config.model.block_size
+
+    def close(self) -> None:
+        """End the stream."""
+        self._open.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream is that the last step was read from; nothing without one."""
+        if self._stream is None or self.trainer is None:
+            return {}
+        number = segment_of_step(max(0, self.trainer.global_step - 1), *self._stream_shape)
+        return {"segment": number, "place": place_of(self._stream, number)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Let the stream go on from where it was."""
+        self._reached = state_dict
 
     def validation(
         self, limit: int | None = None, rank: int = 0, world_size: int = 1
@@ -154,7 +226,7 @@ class CorpusBatches(L.LightningDataModule):
             batch_size, tokens = len(self.overfit.rows), int(self.overfit.rows[:, 1].sum())
         return DataFacts(
             description=f"{self.data.corpus.summary()}; {config.data.layout} rows",
-            train_tokens=train.n_targets,
+            train_tokens=None if config.data.streaming else train.n_targets,
             validation_tokens=self.data.validation.n_targets,
             rows_per_step=batch_size,
             tokens_per_step=tokens,

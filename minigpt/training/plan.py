@@ -24,10 +24,10 @@ _REACHED = 0.4
 
 @dataclass(frozen=True, slots=True)
 class DataFacts:
-    """What the plan says of the data."""
+    """What the plan says of the data; `train_tokens` is None of a stream."""
 
     description: str
-    train_tokens: int
+    train_tokens: int | None
     validation_tokens: int
     rows_per_step: int
     tokens_per_step: int
@@ -60,7 +60,7 @@ def plan(
         lines["begins as"] = str(as_seen_from_here(Path(config.init_from)))
     lines |= {
         "data": data.description,
-        "tokens": f"{data.train_tokens:,} to train on, {data.validation_tokens:,} held out",
+        "tokens": f"{_amount(data.train_tokens)} to train on, {data.validation_tokens:,} held out",
         "model": model.shape(),
         "positions": _positions(config),
         "parameters": (
@@ -86,6 +86,10 @@ def plan(
 def _processes(config: TrainConfig, device: Device) -> str:
     count = device_count(config.trainer.devices, device) * config.trainer.num_nodes
     return f", {count} processes; memory is that of each" if count > 1 else ""
+
+
+def _amount(tokens: int | None) -> str:
+    return "a stream" if tokens is None else f"{tokens:,}"
 
 
 def _positions(config: TrainConfig) -> str:

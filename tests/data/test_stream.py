@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from multiprocessing import active_children
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,8 +42,10 @@ def config(folder: Path, **settings: object) -> DataConfig:
     return DataConfig(corpus="text", path=[str(folder)], **given)  # type: ignore[arg-type]
 
 
-def sequence(data: DataConfig, seed: int = 1, at: Place = Place()) -> Iterator[tuple[Place, str]]:
-    return documents(sources(data)[0], data, seed, at)
+def sequence(
+    data: DataConfig, seed: int = 1, at: Place | None = None
+) -> Iterator[tuple[Place, str]]:
+    return documents(sources(data)[0], data, seed, at or Place())
 
 
 def test_every_document_once_an_epoch(folder: Path) -> None:
@@ -152,7 +155,7 @@ def test_a_killed_process_is_noticed(tmp_path: Path) -> None:
             read(folder, 5 * stream.SEGMENT, 1, np.uint16)
 
 
-def batches(folder: Path, **settings: int) -> StreamBatches:
+def batches(folder: Path, **settings: Any) -> StreamBatches:
     return StreamBatches(
         folder, end_id=BYTES.end_id, dtype="<u2", block_size=64, batch_size=12, seed=5, **settings
     )
