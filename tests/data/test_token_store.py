@@ -2,8 +2,9 @@ import json
 import pickle
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from threading import Event
 
@@ -12,6 +13,7 @@ import pytest
 
 from minigpt.config import DataConfig, TokenizerConfig
 from minigpt.data import preparation
+from minigpt.data.corpora import corpus
 from minigpt.data.preparation import PreparedData, prepare
 from minigpt.data.token_store import TokenStore
 from minigpt.data.tokenizer import Tokenizer
@@ -231,6 +233,71 @@ def test_one_prepares_and_the_other_waits(data: DataConfig) -> None:
     assert (first.train.tokens == second.train.tokens).all()
     assert said[0] == "another process prepares the same data; waiting for it"
     assert folders(data) == [first.folder]
+
+
+def test_the_one_that_waits_shares_the_failure(data: DataConfig) -> None:
+    Path(data.path[0]).write_bytes(b"text\xff")
+    scanned: list[str] = []
+    whole_scan = corpus._scan  # noqa: SLF001
+
+    def scan(*arguments: object, **named: object) -> object:
+        scanned.append("")
+        time.sleep(1)
+        return whole_scan(*arguments, **named)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "_scan", scan)
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(outcome, data, lambda _: None)
+            time.sleep(0.3)
+            second = pool.submit(outcome, data, lambda _: None)
+            outcomes = [first.result(), second.result()]
+    assert len(scanned) == 1
+    assert [str(each) for each in outcomes] == [str(outcomes[0])] * 2
+    assert "byte 4 is not utf-8" in str(outcomes[0])
+    # a later one looks for itself
+    Path(data.path[0]).write_text("\n".join(LINES), "utf-8")
+    assert not ready(data).reused
+
+
+def test_it_says_what_differs_from_before(data: DataConfig) -> None:
+    def made(kind: str = "bytes") -> str:
+        said: list[str] = []
+        prepare(data, TokenizerConfig(kind=kind), say=said.append)
+        return said[-1]
+
+    assert made().endswith(ready(data).folder.name)
+    assert made().startswith("using the prepared tokens in ")
+    assert made("char").endswith(", since the tokenizer differs from what was prepared before")
+    Path(data.path[0]).write_text("\n".join([*LINES, "one more"]), "utf-8")
+    assert made("char").endswith(
+        ", since the text and the tokenizer differ from what was prepared before"
+    )
+    data.val_fraction = 0.2
+    assert made("char").endswith(", since the split differs from what was prepared before")
+    # neither a name nor a date makes another text
+    file = Path(data.path[0]).rename(Path(data.path[0]).with_name("other.txt"))
+    data.path = [str(file)]
+    assert made("char").startswith("using the prepared tokens in ")
+
+
+def test_a_bpe_learns_from_so_much_of_a_large_text(
+    data: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned: list[str] = []
+
+    def train(config: TokenizerConfig, documents: Iterable[str]) -> Tokenizer:
+        learned.extend(documents)
+        return train_tokenizer(config, learned)
+
+    monkeypatch.setattr(preparation, "train_tokenizer", train)
+    monkeypatch.setattr(preparation, "BPE_LEARNS_FROM", 400)
+    said: list[str] = []
+    prepare(data, TokenizerConfig(), say=said.append)
+    assert any("% of the training text" in line for line in said)
+    assert 8 <= len(learned) <= 12
+    places = [LINES.index(text) for text in learned]
+    assert max(b - a for a, b in pairwise(places)) <= 4
 
 
 def test_an_unseen_character_names_the_document(data: DataConfig) -> None:
