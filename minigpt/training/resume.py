@@ -46,6 +46,8 @@ MAY_CHANGE = (
     "data.cache_dir",
     "data.path",  # the text has to be the same: `prepare` sees to it
     "data.val_path",
+    "data.name",
+    "data.revision",
     "sample_every_n_steps",
 )
 #: What stays as it was in a group that may change: the state is that optimizer's.
@@ -160,9 +162,12 @@ def with_full_paths(config: TrainConfig) -> TrainConfig:
         config.data,
         path=[_full("data.path", place) for place in config.data.path],
         val_path=[_full("data.val_path", place) for place in config.data.val_path],
+        name=_full_if_here("data.name", config.data.name),
         cache_dir=_full("data.cache_dir", config.data.cache_dir) if config.data.cache_dir else "",
     )
-    return dataclasses.replace(config, **own, data=data)
+    path = _full_if_here("tokenizer.path", config.tokenizer.path)
+    tokenizer = dataclasses.replace(config.tokenizer, path=path)
+    return dataclasses.replace(config, **own, data=data, tokenizer=tokenizer)
 
 
 def _full(key: str, place: str) -> str:
@@ -172,6 +177,11 @@ def _full(key: str, place: str) -> str:
         return str(path)
     here = str(Path.cwd())
     return str(Path(here if path.exists() else glob.escape(here), path))
+
+
+def _full_if_here(key: str, place: str) -> str:
+    """A path from the root, if it is one: it may be a name at Hugging Face."""
+    return _full(key, place) if place and Path(expanded(key, place)).exists() else place
 
 
 def _saved_config(checkpoint: Path, record: dict[str, Any]) -> TrainConfig:
