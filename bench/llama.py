@@ -10,7 +10,7 @@ import numpy as np
 
 from minigpt.checkpoint import LoadedModel
 from minigpt.config import TokenizerConfig
-from minigpt.data.tokenizer import train_tokenizer
+from minigpt.data.tokenizer_training import train_tokenizer
 from minigpt.export.gguf import write
 from minigpt.model.gpt import GPT
 

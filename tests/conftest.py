@@ -113,7 +113,7 @@ def write_model(path: Path, model: "GPT", tokenizer: "Tokenizer", documents: int
 def checkpoint(tmp_path: Path) -> Callable[..., Path]:
     """Makes a checkpoint of random weights and a context of 16 tokens; gives its path."""
     from minigpt.config import ModelConfig, TokenizerConfig
-    from minigpt.data.tokenizer import train_tokenizer
+    from minigpt.data.tokenizer_training import train_tokenizer
     from minigpt.model.gpt import GPT
 
     def make(place: str = "model.ckpt", *, kind: str = "bytes", documents: int = 5) -> Path:
@@ -134,7 +134,7 @@ def gpt2_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...
     """
     transformers = pytest.importorskip("transformers")
     from minigpt.config import TokenizerConfig
-    from minigpt.data.tokenizer import train_tokenizer
+    from minigpt.data.tokenizer_training import train_tokenizer
 
     monkeypatch.setenv("TQDM_DISABLE", "1")
 

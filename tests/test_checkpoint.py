@@ -24,7 +24,7 @@ from minigpt.checkpoint import (
     write_checkpoint,
 )
 from minigpt.config import ModelConfig, TokenizerConfig, plain
-from minigpt.data.tokenizer import train_tokenizer
+from minigpt.data.tokenizer_training import train_tokenizer
 from minigpt.errors import InputError, RunError
 from minigpt.model.gpt import GPT
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from minigpt import hub
 from minigpt.checkpoint import load_model
 from minigpt.data import tokenizer_files
-from minigpt.data.tokenizer import END
+from minigpt.data.tokenizer_json import END
 from minigpt.errors import InputError
 from minigpt.generation.decode import Decoding, generate
 from minigpt.generation.sampling import Sampling
@@ -299,7 +299,7 @@ WRONG: list[tuple[str, Callable[[Path], object], str]] = [
     ("latin", lambda f: (f / "tokenizer.json").write_bytes(b"\xff"), "tokenizer.json: .*utf-8"),
     ("normal", lambda f: with_tokenizer(f, lambda t: t.update(normalizer={"type": "Lowercase"})),
      "tokenizer.json: the tokenizer changes a text"),
-    ("symbols", lambda f: with_tokenizer(f, lambda t: t["model"]["vocab"].update({"日": 256})),
+    ("symbols", lambda f: with_tokenizer(f, lambda t: t["model"]["vocab"].update({"日": 257})),
      "tokenizer.json: the tokenizer's token '日' is not in the symbols"),
     ("prefix", lambda f: (f / "tokenizer_config.json").write_text('{"add_prefix_space": true}'),
      "tokenizer_config.json: add_prefix_space is true"),

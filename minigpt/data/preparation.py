@@ -18,7 +18,6 @@ from minigpt.config import DataConfig, TokenizerConfig
 from minigpt.data.cache import cache_folder, digest
 from minigpt.data.corpora import Corpus, load_corpus
 from minigpt.data.corpora.corpus import Part, whole
-from minigpt.data.encoding import encode_parts
 from minigpt.data.token_store import (
     FORMAT,
     META,
@@ -28,7 +27,9 @@ from minigpt.data.token_store import (
     open_stores,
     write_stream,
 )
-from minigpt.data.tokenizer import Tokenizer
+from minigpt.data.tokenizer import Tokenizer, cut_parts
+from minigpt.data.tokenizer_files import pretrained_tokenizer
+from minigpt.data.tokenizer_json import GPT2_CUT
 from minigpt.data.tokenizer_training import DEFAULT_VOCAB_SIZE, train_tokenizer
 from minigpt.errors import InputError, RunError
 from minigpt.files import locked, written_whole
@@ -147,6 +148,8 @@ def _tokenizer(
     cache: Path, corpus: Corpus, config: TokenizerConfig, say: Callable[[str], None]
 ) -> Tokenizer:
     """The tokenizer of this corpus and these settings, from the cache if it is there."""
+    if config.kind == "pretrained":
+        return pretrained_tokenizer(config.path)
     vocab_size = (config.vocab_size or DEFAULT_VOCAB_SIZE) if config.kind == "bpe" else None
     key = digest([FORMAT, corpus.identity, config.kind, vocab_size])
     path = cache / f"{corpus.name}-{config.kind}-tokenizer-{key[:16]}.json"
@@ -179,7 +182,7 @@ def _learned_from(
     say(f"training a BPE tokenizer for up to {vocab_size:,} tokens{note}")
     count = Count(round(size * share) if size else None, "reading for the tokenizer", "B")
     due = taken = 0.0
-    for text, _ in corpus.train():
+    for text, _ in cut_parts(corpus.train(), GPT2_CUT):
         due += share * len(text)
         if taken < due:
             taken += len(text)
@@ -273,7 +276,7 @@ def _write(
             count.add(n_bytes)
 
     try:
-        facts = write_stream(path, encode_parts(tokenizer, counted()), tokenizer)
+        facts = write_stream(path, tokenizer.encode_parts(counted()), tokenizer)
     except InputError as error:
         raise InputError(f"{path.name} document {document:,}: {error}") from error
     return facts | {"bytes": size, "log_probability": None}

@@ -27,7 +27,6 @@ import numpy.typing as npt
 from minigpt.config import DataConfig
 from minigpt.data.corpora import sources
 from minigpt.data.corpora.corpus import Part, Source, is_held, whole
-from minigpt.data.encoding import encode_parts
 from minigpt.data.tokenizer import Tokenizer
 from minigpt.errors import InputError, RunError
 from minigpt.files import beside, locked
@@ -146,7 +145,7 @@ def segments(feed: Feed, tokenizer: Tokenizer) -> Iterator[tuple[Place, npt.NDAr
 
     segment = np.empty(SEGMENT, dtype)
     filled, start, skip = 0, feed.place, feed.place.token
-    for part, _ in encode_parts(tokenizer, texts()):
+    for part, _ in tokenizer.encode_parts(texts()):
         ids = np.append(dtype(tokenizer.end_id), part.astype(dtype))[skip:]
         place = replace(places.popleft(), token=skip)
         skip = 0

@@ -1,39 +1,46 @@
 """Text to tokens and back.
 
-Three kinds, each kept as a standard `tokenizers` JSON: `bpe` (byte-level BPE with GPT-2's
-pre-tokenizer), `bytes` (the 256 bytes, no merges) and `char` (one token a character of the
-corpus). All of them have one more token, `END`, the boundary of documents. Nothing that can be
-typed becomes that token: text that looks like it is text.
+Three kinds, each kept as a standard `tokenizers` JSON: `bpe` (byte-level BPE), `bytes` (the 256
+bytes, no merges) and `char` (one token a character of the corpus). `tokenizer_training` makes one,
+`tokenizer_files` reads another program's, `tokenizer_json` says which of those can be used. Every
+one has a token that ends a document. Nothing that can be typed becomes that token: text that looks
+like it is text.
 """
 
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from minigpt.config import TokenizerConfig
+from minigpt.data.tokenizer_json import (
+    END,
+    byte_symbols,
+    check_bytes,
+    check_marks,
+    cut_of,
+    end_of,
+    kind_of,
+    vocab_size_of,
+)
 from minigpt.errors import InputError
 
-END = "<|endoftext|>"
-
-#: Size a BPE vocabulary aims for where the setting is null.
-DEFAULT_VOCAB_SIZE = 4096
-
-#: A long text is encoded in pieces of at least so many characters, to bound memory.
-PIECE = 1 << 20
-
-#: A place where GPT-2's pre-tokenizer splits whatever stands around it: no alternative of its
-#: pattern goes from a character that is not a space to one that is.
-_SPLIT = re.compile(r"\S(?=[ \n])")
+#: A long text is encoded in pieces of at least so many characters, to bound memory and to give
+#: every core something to do, ...
+PIECE = 1 << 15
+#: ... and so many characters are encoded at once.
+GROUP = 1 << 21
 
 _N_CODE_POINTS = 0x110000
+
+#: How a JSON begins that says which token ends a document, where the standard one does not tell.
+_WITH_END = '{"end_token": '
 
 Ids: TypeAlias = npt.NDArray[np.int32]
 
@@ -41,39 +48,49 @@ Ids: TypeAlias = npt.NDArray[np.int32]
 class Tokenizer:
     """A `tokenizers` tokenizer with the end-of-document token found and the bytes of each token.
 
-    `vocab_size` is the real one: every id is below it. `token_bytes[i]` is the UTF-8 that token
-    `i` stands for; the end token's is empty. `opens_texts` is true where other programs that use
-    the same JSON put the end token before a text.
+    `end` is the end token as it is written, `end_id` its id. `vocab_size` is the real one: every id
+    is below it; `unused` are those below it that no token has. `token_bytes[i]` is the UTF-8 that
+    token `i` stands for; that of the end token, and of any other that marks something, is empty.
+    `opens_texts` is true where other programs that use the same JSON put the end token before a
+    text.
     """
 
-    def __init__(self, inner: tokenizers.Tokenizer) -> None:
-        """Wrap a tokenizer; `InputError` if it is of another kind, or of ids without use."""
+    def __init__(self, inner: tokenizers.Tokenizer, end: str | None = None) -> None:
+        """Wrap a tokenizer; `end` None is by the rule of `end_of`.
+
+        Raises `InputError` if it is of a kind that cannot be used, has no end token, or ids without
+        use.
+        """
         # not stored in the JSON, so it is set on every load
         inner.encode_special_tokens = True
         inner.no_truncation()
         inner.no_padding()
         self._inner = inner
         vocabulary = inner.get_vocab(with_added_tokens=True)
-        if END not in vocabulary:
-            raise InputError(f"the tokenizer has no token {END} to end a document with")
-        self.vocab_size = max(vocabulary.values()) + 1
-        if self.vocab_size > 2 * len(vocabulary):  # the library and this keep memory for each id
-            raise InputError(
-                f"the tokenizer's ids go up to {self.vocab_size - 1:,} for {len(vocabulary)} tokens"
-            )
-        self.kind = _kind(json.loads(inner.to_str()))
-        self.end_id = vocabulary[END]
-        added = {token.content for token in inner.get_added_tokens_decoder().values()}
+        self.vocab_size = vocab_size_of(vocabulary)
+        description = json.loads(inner.to_str())
+        by_rule = end_of(inner, description)
+        self.end = end or by_rule or ""
+        self._told_end = self.end != by_rule
+        if self.end not in vocabulary:
+            raise InputError(f"the tokenizer has no token {end or END} to end a document with")
+        self.end_id = vocabulary[self.end]
+        inner.add_special_tokens([self.end])  # it keeps its id, and is looked for no longer
+        added = {token["content"]: token for token in description["added_tokens"]}
+        added[self.end] = {"content": self.end, "special": True}
+        description["added_tokens"] = list(added.values())
+        self.kind = kind_of(description)
+        check_marks(inner, description)
+        if self.kind != "char":
+            check_bytes(description)
         known = {token: i for token, i in vocabulary.items() if token not in added}
-        unwritten = 0 if self.kind == "char" else len(byte_symbols().keys() - known.keys())
-        if unwritten:
-            raise InputError(
-                f"the tokenizer has no token for {unwritten} of the 256 bytes, so it cannot write"
-                " every text"
-            )
         first = "a" if self.kind != "char" else next(filter(str.isprintable, known), "")
         self.opens_texts = inner.encode(first, add_special_tokens=True).ids[:1] == [self.end_id]
-        self.token_bytes = _token_bytes(vocabulary, known, self.kind, self.vocab_size)
+        marks = {token for token in added if added[token]["special"]}
+        written = {token: i for token, i in vocabulary.items() if token not in marks}
+        self.token_bytes = _token_bytes(written, known, self.kind, self.vocab_size)
+        self.unused = tuple(sorted(set(range(self.vocab_size)) - set(vocabulary.values())))
+        self._cut = cut_of(description)
         self._table = _table(known, self.kind)
 
     def encode(self, text: str) -> list[int]:
@@ -82,7 +99,7 @@ class Tokenizer:
             return self._look_up(text).tolist()
         _check_characters(text)
         ids: list[int] = []
-        for piece in pieces(text):
+        for piece in self.pieces(text):
             ids += self._inner.encode(piece, add_special_tokens=False).ids
         return ids
 
@@ -92,40 +109,87 @@ class Tokenizer:
 
     def encode_documents(self, documents: Iterable[str]) -> Iterator[Ids]:
         """The ids of each document, in bounded memory beyond the documents themselves."""
-        if self._table is not None:
-            yield from map(self._look_up, documents)
-            return
-        _allow_threads()
         held: list[Ids] = []
-        for group in _groups(documents):
-            encodings = self._inner.encode_batch_fast(
-                [piece for piece, _ in group], add_special_tokens=False
-            )
-            for encoding, (_, last) in zip(encodings, group, strict=True):
-                held.append(np.array(encoding.ids, dtype=np.int32))
-                if last:
-                    yield np.concatenate(held)
-                    held = []
+        for ids, last in self.encode_parts((text, True) for text in documents):
+            held.append(ids)
+            if last:
+                yield np.concatenate(held)
+                held = []
+
+    def encode_parts(self, parts: Iterable[tuple[str, bool]]) -> Iterator[tuple[Ids, bool]]:
+        """The ids of documents that come in parts, with True for the last of each.
+
+        The library encodes on all cores while the caller does something with what came before.
+        """
+        if self._table is not None:
+            yield from self._look_up_parts(parts)
+            return
+        allow_threads()
+        encode = partial(self._inner.encode_batch_fast, add_special_tokens=False)
+        with ThreadPoolExecutor(1) as thread:
+            waiting: list[tuple[Future[list[tokenizers.Encoding]], list[bool]]] = []
+            for texts, lasts in _groups(cut_parts(parts, self._cut)):
+                waiting.append((thread.submit(encode, texts), lasts))
+                if len(waiting) > 1:
+                    yield from _ids(*waiting.pop(0))
+            for each in waiting:
+                yield from _ids(*each)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids, end tokens left out; bytes that are not UTF-8 become U+FFFD."""
+        """The text of ids, special tokens left out; bytes that are not UTF-8 become U+FFFD."""
         return b"".join(self.token_bytes[i] for i in ids).decode("utf-8", "replace")
 
+    def pieces(self, text: str) -> Iterator[str]:
+        """Cut a text into parts of `PIECE` characters or more that encode as the whole does.
+
+        It stays whole where the tokenizer's pattern is none of which a safe place is known.
+        """
+        return pieces(text, self._cut)
+
     def to_json(self) -> str:
-        """The standard JSON of the `tokenizers` library."""
+        """The standard JSON of the `tokenizers` library.
+
+        Where that does not tell by itself which token ends a document, `end_token` stands before
+        the rest, for `from_json` alone.
+        """
+        standard = self.standard_json()
+        return f"{_WITH_END}{json.dumps(self.end)}, {standard[1:]}" if self._told_end else standard
+
+    def __contains__(self, token: str) -> bool:
+        """Whether there is a token that is written so."""
+        return self._inner.token_to_id(token) is not None
+
+    def standard_json(self) -> str:
+        """What the `tokenizers` library reads, and any program that uses it."""
         return self._inner.to_str()
 
     @classmethod
-    def from_json(cls, text: str) -> "Tokenizer":
-        """Read what `to_json` wrote, or another byte-level BPE; `InputError` if it is neither."""
+    def from_json(cls, text: str, end: str | None = None) -> "Tokenizer":
+        """Read what `to_json` wrote, or another byte-level BPE; `InputError` if it is neither.
+
+        `end` is the token that ends a document, where the text does not tell.
+        """
         try:
+            if text.startswith(_WITH_END):
+                values: dict[str, Any] = json.loads(text)
+                end = values.pop("end_token")
+                text = json.dumps(values)
             inner = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises a plain Exception
             raise InputError(f"not a tokenizer's JSON: {error}") from error
-        return cls(inner)
+        return cls(inner, end)
 
-    def _look_up(self, text: str) -> Ids:
-        """Ids where every symbol (byte or character) is a token of its own."""
+    def _look_up_parts(self, parts: Iterable[tuple[str, bool]]) -> Iterator[tuple[Ids, bool]]:
+        before = 0
+        for text, last in parts:
+            yield self._look_up(text, before), last
+            before = 0 if last else before + len(text)
+
+    def _look_up(self, text: str, before: int = 0) -> Ids:
+        """Ids where every symbol (byte or character) is a token of its own.
+
+        So many characters of the document stand before the text.
+        """
         assert self._table is not None
         _check_characters(text)
         if self.kind == "bytes":
@@ -134,95 +198,57 @@ class Tokenizer:
         if (ids < 0).any():
             place = int((ids < 0).argmax())
             raise InputError(
-                f"the character {text[place]!r} (U+{ord(text[place]):04X}) at position {place} is"
+                f"the character {text[place]!r} (U+{ord(text[place]):04X}) at position"
+                f" {before + place} is"
                 f" not among the {self.vocab_size - 1} that the character tokenizer knows;"
                 " one that is trained with tokenizer=bpe takes any text"
             )
         return ids
 
 
-def train_tokenizer(config: TokenizerConfig, documents: Iterable[str]) -> Tokenizer:
-    """Make a tokenizer of the kind asked for from documents (`bytes` needs none).
-
-    BPE is to be given the training documents, `char` the whole corpus. The vocabulary may come
-    out smaller than `config.vocab_size` where the text has too few repeated pairs.
-    """
-    match config.kind:
-        case "bpe":
-            return _train_bpe(config.vocab_size or DEFAULT_VOCAB_SIZE, documents)
-        case "char":
-            return _symbol_tokenizer(sorted(_alphabet(documents)))
-        case "bytes":
-            return _symbol_tokenizer(sorted(byte_symbols()), byte_level=True)
-        case _:
-            raise InputError(f"tokenizer.kind={config.kind}: choose one of bpe, char, bytes")
+def pieces(text: str, cut: re.Pattern[str] | None, size: int | None = None) -> Iterator[str]:
+    """Cut a text after matches of `cut`, each part of `size` characters or more but the last."""
+    return (piece for piece, _ in cut_parts([(text, True)], cut, size))
 
 
-def pieces(text: str, size: int = PIECE) -> Iterator[str]:
-    """Cut a text into parts of `size` characters or more that encode as the whole does."""
-    start = 0
-    while len(text) - start > size and (found := _SPLIT.search(text, start + size - 1)):
-        yield text[start : found.end()]
-        start = found.end()
-    yield text[start:]
+def cut_parts(
+    parts: Iterable[tuple[str, bool]], cut: re.Pattern[str] | None, size: int | None = None
+) -> Iterator[tuple[str, bool]]:
+    """Documents that come in parts, cut elsewhere: after matches of `cut`, as `pieces` does."""
+    size = size or PIECE
+    held = ""
+    for text, last in parts:
+        held += text
+        start = 0
+        while cut and len(held) - start > size and (found := cut.search(held, start + size - 1)):
+            yield held[start : found.end()], False
+            start = found.end()
+        held = held[start:]
+        if last:
+            yield held, True
+            held = ""
 
 
-def _alphabet(documents: Iterable[str]) -> set[str]:
-    alphabet: set[str] = set()
-    for text in documents:
-        alphabet.update(text)
-    return alphabet
+def _groups(parts: Iterable[tuple[str, bool]]) -> Iterator[tuple[list[str], list[bool]]]:
+    """Parts to be encoded together: of about `GROUP` characters."""
+    texts, lasts, size = list[str](), list[bool](), 0
+    for text, last in parts:
+        _check_characters(text)
+        texts.append(text)
+        lasts.append(last)
+        size += len(text)
+        if size >= GROUP:
+            yield texts, lasts
+            texts, lasts, size = [], [], 0
+    if texts:
+        yield texts, lasts
 
 
-def _train_bpe(vocab_size: int, documents: Iterable[str]) -> Tokenizer:
-    inner = tokenizers.Tokenizer(models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        min_frequency=2,
-        special_tokens=[END],
-        initial_alphabet=sorted(byte_symbols()),
-        show_progress=False,
-    )
-    _allow_threads()
-    inner.train_from_iterator(
-        (piece for text in documents for piece in pieces(text)), trainer=trainer
-    )
-    return Tokenizer(inner)
-
-
-def _symbol_tokenizer(symbols: list[str], *, byte_level: bool = False) -> Tokenizer:
-    """A BPE without merges: one token a symbol, and the end token after them."""
-    vocabulary = {symbol: i for i, symbol in enumerate([*symbols, END])}
-    inner = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    if byte_level:
-        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        inner.decoder = decoders.ByteLevel()
-    else:
-        inner.decoder = decoders.Fuse()
-    inner.add_special_tokens([END])
-    return Tokenizer(inner)
-
-
-def _kind(description: dict[str, Any]) -> str:
-    """Which kind a tokenizer is, from its JSON; `InputError` if it does not keep every text."""
-    model = description["model"]
-    if model.get("type") != "BPE":
-        raise InputError(f"the tokenizer's model is {model.get('type')}; only BPE can be used")
-    outer: dict[str, Any] = description["pre_tokenizer"] or {}
-    steps: list[dict[str, Any]] = [outer, *outer.get("pretokenizers", [])]
-    byte_level = [step for step in steps if step.get("type") == "ByteLevel"]
-    if description["normalizer"] or any(step["add_prefix_space"] for step in byte_level):
-        raise InputError("the tokenizer changes a text before it encodes it")
-    looked_for = [token for token in description["added_tokens"] if not token["special"]]
-    if byte_level:
-        parts = model["merges"] or model.get("ignore_merges") or looked_for
-        cut = any(step["use_regex"] for step in byte_level)
-        return "bpe" if parts or cut else "bytes"
-    if model["merges"] or outer or looked_for:
-        raise InputError("the tokenizer's BPE is not byte-level, so it cannot write every text")
-    return "char"
+def _ids(
+    encoded: "Future[list[tokenizers.Encoding]]", lasts: list[bool]
+) -> Iterator[tuple[Ids, bool]]:
+    for encoding, last in zip(encoded.result(), lasts, strict=True):
+        yield np.fromiter(encoding.ids, np.int32, len(encoding.ids)), last
 
 
 def _token_bytes(
@@ -235,7 +261,6 @@ def _token_bytes(
     result = [b""] * vocab_size
     for token, i in vocabulary.items():
         result[i] = token.encode() if kind == "char" or token not in known else _spelt(token)
-    result[vocabulary[END]] = b""
     return result
 
 
@@ -259,33 +284,6 @@ def _table(known: dict[str, int], kind: str) -> Ids | None:
     return table
 
 
-@cache
-def byte_symbols() -> dict[str, int]:
-    """GPT-2's printable stand-in for each byte, to the byte."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    symbols = {chr(byte): byte for byte in printable}
-    symbols |= {chr(0x100 + i): byte for i, byte in enumerate(others)}
-    return symbols
-
-
-def _groups(documents: Iterable[str]) -> Iterator[list[tuple[str, bool]]]:
-    """Pieces of the documents, about `PIECE` characters at a time; True marks a document's last."""
-    group: list[tuple[str, bool]] = []
-    size = 0
-    for text in documents:
-        _check_characters(text)
-        for piece in pieces(text):
-            if size + len(piece) > PIECE and group:
-                yield group
-                group, size = [], 0
-            group.append((piece, False))
-            size += len(piece)
-        group[-1] = (group[-1][0], True)
-    if group:
-        yield group
-
-
 def _check_characters(text: str) -> None:
     """Refuse half a surrogate pair, the one thing a str can hold that is not Unicode text."""
     try:
@@ -298,7 +296,7 @@ def _check_characters(text: str) -> None:
 
 
 @cache
-def _allow_threads() -> None:
+def allow_threads() -> None:
     """Let the library use its threads in this process and not in those forked from it.
 
     It warns of a fork after threaded work unless this variable says what is wanted, and a forked

@@ -40,6 +40,8 @@ def token_name(tokenizer: Tokenizer, token: int) -> str:
     if token >= tokenizer.vocab_size or token in tokenizer.unused:
         return f"token {token}, which is in no text"
     content = tokenizer.token_bytes[token]
+    if not content:
+        return f"special token {token}"
     try:
         return f"“{signs(content.decode()).translate(_WITHOUT_BREAKS)}”"
     except UnicodeDecodeError:

@@ -10,7 +10,6 @@ import yaml
 from minigpt.checkpoint import LoadedModel, settings_of
 from minigpt.config import plain
 from minigpt.data.corpora.corpus import counted
-from minigpt.data.tokenizer import END
 from minigpt.errors import InputError
 from minigpt.export.place import CARD_TAG
 from minigpt.generation.prompts import prompt_ids
@@ -58,7 +57,7 @@ multiple of 256 and fails where the model's own is at its end, so keep `-n` belo
 }
 
 _TOKENIZERS = {
-    "bpe": "byte-level BPE with GPT-2's pattern; it takes any text",
+    "bpe": "byte-level BPE; it takes any text",
     "bytes": "the 256 bytes; it takes any text",
     "char": "one token a character of its corpus; other characters have none, and other programs"
     " leave them out of a text without a word",
@@ -112,6 +111,7 @@ def _text(token: bytes) -> str:
 def _model(loaded: LoadedModel, notes: tuple[str, ...], dtype: str) -> str:
     model, tokenizer = loaded.model, loaded.tokenizer
     opened = "is opened" if loaded.start_of_document else "is not opened"
+    end = f"`{tokenizer.end}` (id {tokenizer.end_id})"
     lines = [
         "A language model with GPT-2's architecture, exported by minigpt.",
         "",
@@ -119,7 +119,7 @@ def _model(loaded: LoadedModel, notes: tuple[str, ...], dtype: str) -> str:
         f"- weights as {dtype}",
         *(f"- {each}" for each in notes),
         f"- tokenizer: {_TOKENIZERS[tokenizer.kind]}",
-        f"- `{END}` (id {tokenizer.end_id}) stands between documents; a prompt {opened} with it",
+        f"- {end} stands between documents; a prompt {opened} with it",
     ]
     return "\n".join(lines)
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from minigpt.checkpoint import LoadedModel
-from minigpt.data.tokenizer import END, Tokenizer
+from minigpt.data.tokenizer import Tokenizer
+from minigpt.data.tokenizer_json import END
 from minigpt.errors import RunError
 from minigpt.generation.prompts import prompt_ids
 from minigpt.model.gpt import GPT
@@ -145,7 +146,8 @@ def _compare_texts(loaded: LoadedModel, back: ReadBack) -> int:
 
 def texts(tokenizer: Tokenizer) -> list[str]:
     """Texts to compare tokenizers by, none of them empty, of characters that `tokenizer` knows."""
-    compared = [*TEXTS, *map(tokenizer.decode, _drawn_ids(tokenizer))]
+    shown = [text.replace(END, tokenizer.end) for text in TEXTS]
+    compared = [*shown, *map(tokenizer.decode, _drawn_ids(tokenizer))]
     if tokenizer.kind == "char":
         known = set(tokenizer.decode(range(tokenizer.vocab_size)))
         compared = ["".join(each for each in text if each in known) for text in compared]

@@ -124,7 +124,8 @@ def _add_vocabulary(writer: GGUFWriter, vocabulary: LlamaVocabulary, loaded: Loa
     writer.add_add_eos_token(False)
     writer.add_add_space_prefix(False)
     # what no token is for is never sampled here either
-    without_token = list(range(loaded.tokenizer.vocab_size, loaded.model.vocab_size))
+    tokenizer = loaded.tokenizer
+    without_token = [*tokenizer.unused, *range(tokenizer.vocab_size, loaded.model.vocab_size)]
     writer.add_array("tokenizer.ggml.suppress_tokens", without_token)
 
 

@@ -15,7 +15,7 @@ from safetensors import torch as safetensors_torch
 from torch import Tensor
 
 from minigpt.checkpoint import LoadedModel, load_model
-from minigpt.data.tokenizer import END, Tokenizer
+from minigpt.data.tokenizer import Tokenizer
 from minigpt.data.tokenizer_files import opening
 from minigpt.errors import InputError, RunError
 from minigpt.export.card import FRONT
@@ -39,7 +39,8 @@ def write(folder: Path, loaded: LoadedModel, model: GPT, *, card: str, dtype: st
     _write_json(folder / "generation_config.json", generating)
     tokenizer = tokenizer_json(loaded.tokenizer, opens_texts=loaded.start_of_document)
     (folder / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
-    _write_json(folder / "tokenizer_config.json", _tokenizer_settings(model.config.block_size))
+    settings = _tokenizer_settings(loaded.tokenizer.end, model.config.block_size)
+    _write_json(folder / "tokenizer_config.json", settings)
     (folder / "README.md").write_text(FRONT + card, encoding="utf-8")
     save = cast("Any", safetensors_torch).save_file  # typed in part
     try:
@@ -103,7 +104,7 @@ def model_description(model: GPT, end_id: int, dtype: str) -> dict[str, Any]:
 
 def _generation_settings(tokenizer: Tokenizer, vocab_size: int) -> dict[str, Any]:
     settings = _ids(tokenizer.end_id) | {"pad_token_id": tokenizer.end_id}
-    without_token = list(range(tokenizer.vocab_size, vocab_size))
+    without_token = [*tokenizer.unused, *range(tokenizer.vocab_size, vocab_size)]
     return settings | ({"suppress_tokens": without_token} if without_token else {})
 
 
@@ -113,18 +114,18 @@ def _ids(end_id: int) -> dict[str, Any]:
 
 def tokenizer_json(tokenizer: Tokenizer, *, opens_texts: bool) -> str:
     """The tokenizer's JSON, with the end token before every text where that is the model's way."""
-    inner = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    inner = tokenizers.Tokenizer.from_str(tokenizer.standard_json())
     plain: Any = None  # which takes away what an imported tokenizer may bring
-    inner.post_processor = opening(tokenizer.end_id) if opens_texts else plain
+    inner.post_processor = opening(tokenizer.end, tokenizer.end_id) if opens_texts else plain
     return inner.to_str(pretty=True)
 
 
-def _tokenizer_settings(block_size: int) -> dict[str, Any]:
+def _tokenizer_settings(end: str, block_size: int) -> dict[str, Any]:
     return {
         # the generic class: it uses tokenizer.json as it is, GPT2Tokenizer builds a pipeline anew
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": END,
-        "eos_token": END,
+        "bos_token": end,
+        "eos_token": end,
         # text that looks like the end token is text
         "split_special_tokens": True,
         "clean_up_tokenization_spaces": False,

@@ -13,7 +13,8 @@ from typing import Any
 
 from tokenizers import pre_tokenizers
 
-from minigpt.data.tokenizer import END, Tokenizer, byte_symbols
+from minigpt.data.tokenizer import Tokenizer
+from minigpt.data.tokenizer_json import byte_symbols
 from minigpt.errors import InputError
 
 #: llama.cpp's kinds of token.
@@ -44,8 +45,8 @@ def llama_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> LlamaVocabulary:
 
     Raises `InputError` for a tokenizer that llama.cpp's GPT-2 does not follow.
     """
-    description = json.loads(tokenizer.to_json())
-    _check_followed(description, tokenizer.kind)
+    description = json.loads(tokenizer.standard_json())
+    _check_followed(description, tokenizer)
     symbols = {byte: symbol for symbol, byte in byte_symbols().items()}
     if tokenizer.kind == "char":
         tokens = {i: _spelt(text, symbols) for i, text in enumerate(tokenizer.token_bytes)}
@@ -53,7 +54,7 @@ def llama_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> LlamaVocabulary:
     else:
         tokens = {i: token for token, i in description["model"]["vocab"].items()}
         merges = [" ".join(pair) for pair in description["model"]["merges"]]
-    tokens[tokenizer.end_id] = END
+    tokens[tokenizer.end_id] = tokenizer.end
     kinds = {
         i: CONTROL if i == tokenizer.end_id else NORMAL for i, token in tokens.items() if token
     }
@@ -62,7 +63,7 @@ def llama_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> LlamaVocabulary:
         tokens=[tokens.get(i) or f"[PAD{i}]" for i in ids],
         kinds=[kinds.get(i, UNUSED) for i in ids],
         # the key has to be there, with one entry at least: this left part is never formed
-        merges=list(dict.fromkeys(merges)) or [f"{END} {END}"],
+        merges=list(dict.fromkeys(merges)) or [f"{tokenizer.end} {tokenizer.end}"],
     )
     if len(set(vocabulary.tokens)) < vocab_size:
         raise InputError("the tokenizer has two ids for one token; llama.cpp needs one")
@@ -78,13 +79,14 @@ def _joining(token: str) -> list[str]:
     return [f"{token[:i]} {token[i]}" for i in range(1, len(token))]
 
 
-def _check_followed(description: dict[str, Any], kind: str) -> None:
+def _check_followed(description: dict[str, Any], tokenizer: Tokenizer) -> None:
     """Raise `InputError` that names what llama.cpp's GPT-2 tokenizer does not do."""
-    others = [token["content"] for token in description["added_tokens"] if token["content"] != END]
+    kind, end = tokenizer.kind, tokenizer.end
+    others = [token["content"] for token in description["added_tokens"] if token["content"] != end]
     if others:
         raise InputError(
             f"the tokenizer has the added token {others[0]!r}: llama.cpp would treat it otherwise;"
-            f" only {END} can be written to GGUF"
+            f" only {end} can be written to GGUF"
         )
     if kind == "char":
         return

@@ -26,7 +26,7 @@ from minigpt.generation.placement import (
     rows_that_fit,
 )
 from minigpt.generation.prompts import Prompt, prompt_ids, seeded
-from minigpt.generation.sampling import Sampling
+from minigpt.generation.sampling import Sampling, banned
 from minigpt.generation.text_match import check_size
 from minigpt.generation.windows import stride_of
 from minigpt.model.int8 import round_weights
@@ -245,7 +245,7 @@ class LanguageModel:
             vocab_size=vocab_size,
             token_bytes=self.tokenizer.token_bytes,
             sampling=Sampling(
-                logit_bias_ids=biases,
+                logit_bias_ids=(*biases, *banned(self.tokenizer.unused)),
                 logit_bias=logit_bias,
                 repetition_penalty=config.repetition_penalty,
                 frequency_penalty=config.frequency_penalty,

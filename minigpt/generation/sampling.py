@@ -41,6 +41,11 @@ class Sampling:
     min_p: float | None = None
 
 
+def banned(ids: Sequence[int]) -> tuple[tuple[int, float], ...]:
+    """The `logit_bias_ids` with which none of these tokens is ever sampled."""
+    return tuple((token, -math.inf) for token in ids)
+
+
 def sample_token(logits: Tensor, sampling: Sampling, uniforms: Tensor | None = None) -> Tensor:
     """A token a row, (B,) int64, from `logits` (B, V).
 

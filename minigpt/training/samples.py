@@ -7,6 +7,7 @@ from pathlib import Path
 from minigpt.data.tokenizer import Tokenizer
 from minigpt.errors import RunError
 from minigpt.generation.decode import Decoding, generate
+from minigpt.generation.sampling import Sampling, banned
 from minigpt.model.gpt import GPT
 
 #: Most tokens of a sample that is shown.
@@ -34,7 +35,10 @@ def sample_texts(
     was_training = model.training
     model.eval()
     decoding = Decoding(
-        end_id=tokenizer.end_id, vocab_size=tokenizer.vocab_size, max_new_tokens=max_new_tokens
+        end_id=tokenizer.end_id,
+        vocab_size=tokenizer.vocab_size,
+        max_new_tokens=max_new_tokens,
+        sampling=Sampling(logit_bias_ids=banned(tokenizer.unused)),
     )
     written = generate(
         model, [[tokenizer.end_id]], decoding, seed=seed, num_samples=count, batch_size=100
@@ -82,13 +86,11 @@ def valid_share(
 
 def recites(model: GPT, tokenizer: Tokenizer, ids: list[int], *, given: int) -> bool:
     """Whether the model, greedily, goes on from the first `given` of `ids` to the rest of them."""
-    from minigpt.generation.sampling import Sampling
-
     decoding = Decoding(
         end_id=tokenizer.end_id,
         vocab_size=tokenizer.vocab_size,
         max_new_tokens=len(ids) - given,
-        sampling=Sampling(temperature=0.0),
+        sampling=Sampling(temperature=0.0, logit_bias_ids=banned(tokenizer.unused)),
     )
     written = generate(model, [ids[:given]], decoding, seed=0)[0]
     rest = ids[given:-1] if ids[-1] == tokenizer.end_id else ids[given:]

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.config import TokenizerConfig
-from minigpt.data.tokenizer import END, Tokenizer, pieces, train_tokenizer
+from minigpt.data.tokenizer import Tokenizer, pieces
+from minigpt.data.tokenizer_json import END, GPT2_CUT
+from minigpt.data.tokenizer_training import train_tokenizer
 from minigpt.errors import InputError
 
 TEXTS = ["the cat sat on the mat\n", "The dog's  mat, too: 12 mats!\r\n", "el niño 猫が好き 🐈"]
-GPT2 = Path(__file__).parents[3] / "shared" / "data" / "gpt2_tokenizer"
 
 
 def make(kind: str, vocab_size: int | None = 300) -> Tokenizer:
@@ -77,21 +78,21 @@ def test_a_text_encodes_the_same_in_pieces_and_in_batches(texts: list[str]) -> N
     tokenizer = TOKENIZERS["bpe"]
     assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
     for text in texts:
-        cut = list(pieces(text, size=1))
+        cut = list(pieces(text, GPT2_CUT, size=1))
         assert "".join(cut) == text
         assert [i for piece in cut for i in tokenizer.encode(piece)] == tokenizer.encode(text)
 
 
 def test_pieces_are_cut_where_they_can_be() -> None:
-    assert list(pieces("one two  three", size=1)) == ["one", " two", "  three"]
-    assert list(pieces("one two three", size=5)) == ["one two", " three"]
-    assert list(pieces("")) == [""]
+    assert list(pieces("one two  three", GPT2_CUT, size=1)) == ["one", " two", "  three"]
+    assert list(pieces("one two three", GPT2_CUT, size=5)) == ["one two", " three"]
+    assert list(pieces("one two three", None, size=5)) == ["one two three"]
+    assert list(pieces("", GPT2_CUT)) == [""]
 
 
 def test_long_documents_are_encoded_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = TOKENIZERS["bpe"].encode_batch(TEXTS)
     monkeypatch.setattr("minigpt.data.tokenizer.PIECE", 8)
-    monkeypatch.setattr(pieces, "__defaults__", (8,))
     assert TOKENIZERS["bpe"].encode_batch(TEXTS) == whole
 
 
@@ -145,25 +146,12 @@ def test_an_unknown_kind_lists_the_kinds() -> None:
         train_tokenizer(TokenizerConfig(kind="words"), TEXTS)
 
 
-@pytest.mark.skipif(not GPT2.is_dir(), reason="GPT-2's vocabulary is not there")
-def test_gpt2s_own_tokenizer_can_be_used() -> None:
-    inner = tokenizers.Tokenizer(
-        tokenizers.models.BPE.from_file(str(GPT2 / "vocab.json"), str(GPT2 / "merges.txt"))
-    )
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.add_special_tokens([END])
-    tokenizer = Tokenizer.from_json(inner.to_str())
-    assert (tokenizer.kind, tokenizer.vocab_size, tokenizer.end_id) == ("bpe", 50257, 50256)
-    assert tokenizer.encode("Hello world") == [15496, 995]
-    assert tokenizer.decode(tokenizer.encode(END + "é🐈")) == END + "é🐈"
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 def test_a_fork_after_threaded_work_is_silent() -> None:
     script = """
 import os
 from minigpt.config import TokenizerConfig
-from minigpt.data.tokenizer import train_tokenizer
+from minigpt.data.tokenizer_training import train_tokenizer
 tokenizer = train_tokenizer(TokenizerConfig(vocab_size=300), ["some text", "more text"])
 if os.fork() == 0:
     tokenizer.encode_batch(["some text"] * 100)

@@ -11,7 +11,8 @@ import torch
 from minigpt.checkpoint import LoadedModel
 from minigpt.config import DataConfig, ModelConfig, TokenizerConfig
 from minigpt.data.corpora import load_corpus
-from minigpt.data.tokenizer import Tokenizer, train_tokenizer
+from minigpt.data.tokenizer import Tokenizer
+from minigpt.data.tokenizer_training import train_tokenizer
 from minigpt.evaluate.coloured import (
     EDGES,
     END_SIGN,

@@ -6,7 +6,8 @@ import torch
 
 from minigpt.config import ModelConfig, TokenizerConfig
 from minigpt.data.token_store import TokenStore
-from minigpt.data.tokenizer import Tokenizer, train_tokenizer
+from minigpt.data.tokenizer import Tokenizer
+from minigpt.data.tokenizer_training import train_tokenizer
 from minigpt.errors import InputError
 from minigpt.evaluate import scoring
 from minigpt.evaluate.extremes import FEW_TOKENS, PLACES, SHOWN_TOKENS, Extremes

@@ -12,7 +12,8 @@ import torch
 from minigpt.checkpoint import LoadedModel, load_model
 from minigpt.command_line import run
 from minigpt.config import ModelConfig, TokenizerConfig
-from minigpt.data.tokenizer import Tokenizer, train_tokenizer
+from minigpt.data.tokenizer import Tokenizer
+from minigpt.data.tokenizer_training import train_tokenizer
 from minigpt.export.__main__ import main
 from minigpt.export.config import ExportConfig
 from minigpt.model.gpt import GPT

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from minigpt.data.tokenizer import END
+from minigpt.data.tokenizer_json import END
 from minigpt.model.gpt import GPT
 from minigpt.model.positions import SinusoidalPositions
 from tests.export.conftest import GELU_SHAPES, SHAPES, TEXT, Make

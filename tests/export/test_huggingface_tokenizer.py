@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minigpt.checkpoint import load_model
-from minigpt.data.tokenizer import END, Tokenizer
+from minigpt.data.tokenizer import Tokenizer
+from minigpt.data.tokenizer_json import END
 from minigpt.export.check import TEXTS, texts
 from minigpt.generation.prompts import prompt_ids
 from tests.export.conftest import Make, make_model

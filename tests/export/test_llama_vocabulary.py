@@ -11,7 +11,9 @@ from tokenizers import Tokenizer as Inner
 from tokenizers import pre_tokenizers
 
 from minigpt.config import TokenizerConfig
-from minigpt.data.tokenizer import END, Tokenizer, train_tokenizer
+from minigpt.data.tokenizer import Tokenizer
+from minigpt.data.tokenizer_json import END
+from minigpt.data.tokenizer_training import train_tokenizer
 from minigpt.errors import InputError
 from minigpt.export.llama_vocabulary import (
     CONTROL,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from minigpt.config import ModelConfig, TokenizerConfig
-from minigpt.data.tokenizer import train_tokenizer
+from minigpt.data.tokenizer_training import train_tokenizer
 from minigpt.generation.controls import Ends, controls_in_use
 from minigpt.generation.decode import Decoding, adjust, generate
 from minigpt.generation.sampling import Sampling

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from minigpt.config import TokenizerConfig
-from minigpt.data.tokenizer import train_tokenizer
+from minigpt.data.tokenizer_training import train_tokenizer
 from minigpt.errors import InputError
 from minigpt.generation.config import Controls, GenerateConfig, with_controls
 from minigpt.generation.prompts import Prompt, prompt_ids, read_prompts, seeded

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from minigpt.checkpoint import LoadedModel
 from minigpt.config import ModelConfig, TokenizerConfig
-from minigpt.data.tokenizer import train_tokenizer
+from minigpt.data.tokenizer_training import train_tokenizer
 from minigpt.errors import InputError
 from minigpt.generation.config import GenerateConfig
 from minigpt.generation.continuation import Continuation

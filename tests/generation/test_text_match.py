@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from minigpt.config import TokenizerConfig
-from minigpt.data.tokenizer import train_tokenizer
+from minigpt.data.tokenizer_training import train_tokenizer
 from minigpt.errors import InputError
 from minigpt.generation import text_match
 from minigpt.generation.text_match import TextMatch

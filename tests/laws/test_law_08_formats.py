@@ -14,7 +14,7 @@ from torch import Tensor
 
 from minigpt.checkpoint import LoadedModel
 from minigpt.config import ModelConfig, TokenizerConfig, plain
-from minigpt.data.tokenizer import train_tokenizer
+from minigpt.data.tokenizer_training import train_tokenizer
 from minigpt.export import huggingface
 from minigpt.export.plain_gpt2 import plain_gpt2
 from minigpt.model.gpt import GPT

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from minigpt.checkpoint import MODEL_PREFIX, RECORD, load_model, read_checkpoint, write_checkpoint
 from minigpt.config import ModelConfig, TokenizerConfig, from_plain, plain
-from minigpt.data.tokenizer import train_tokenizer
+from minigpt.data.tokenizer_training import train_tokenizer
 from minigpt.model.gpt import GPT
 from minigpt.run_folder import BEST, LAST
 from tests.conftest import Train

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from minigpt.config import DataConfig, TokenizerConfig
 from minigpt.data.batches import IGNORED, make_batch, spans
 from minigpt.data.preparation import prepare
-from minigpt.data.tokenizer import END, Tokenizer, train_tokenizer
+from minigpt.data.tokenizer import Tokenizer
+from minigpt.data.tokenizer_json import END
+from minigpt.data.tokenizer_training import train_tokenizer
 
 SAMPLE = [f"The cat said: “{END}!” and the dog's 12 fleas left.\r\n", "猫と犬 🐈\t"] * 3
 BYTE_LEVEL = {

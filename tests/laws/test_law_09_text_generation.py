@@ -11,7 +11,9 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from minigpt.checkpoint import LoadedModel
 from minigpt.config import ModelConfig, TokenizerConfig
-from minigpt.data.tokenizer import END, Tokenizer, train_tokenizer
+from minigpt.data.tokenizer import Tokenizer
+from minigpt.data.tokenizer_json import END
+from minigpt.data.tokenizer_training import train_tokenizer
 from minigpt.generation.language_model import LanguageModel
 from minigpt.generation.logprobs import token_logprobs
 from minigpt.model.gpt import GPT

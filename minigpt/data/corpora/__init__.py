@@ -26,7 +26,8 @@ _SOURCES = {
 def load_corpus(config: DataConfig) -> Corpus:
     """Find the documents that the settings name, count them and fix the split.
 
-    Of a corpus that is streamed these are the first ones. Raises `InputError` if they cannot be read or leave a part with nothing in it.
+    Of a corpus that is streamed these are the first ones. Raises `InputError` if they cannot be
+    read or leave a part with nothing in it.
     """
     if config.corpus == "stories":
         from minigpt.data.corpora import stories  # the grammar is only built if it is told
