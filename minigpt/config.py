@@ -264,11 +264,13 @@ def check(config: Any) -> None:
     model = config if isinstance(config, ModelConfig) else getattr(config, "model", None)
     if isinstance(model, ModelConfig):
         _check_head_width(model, "" if model is config else "model.")
-    data = getattr(config, "data", None)
+    data, tokenizer = getattr(config, "data", None), getattr(config, "tokenizer", None)
     if isinstance(data, DataConfig):
         _check_source(data)
         if data.streaming:
-            _check_streaming(data, getattr(config, "tokenizer", None))
+            _check_streaming(data, tokenizer)
+    if isinstance(tokenizer, TokenizerConfig):
+        _check_tokenizer(tokenizer)
 
 
 def _check_source(data: DataConfig) -> None:
@@ -284,6 +286,16 @@ def _check_source(data: DataConfig) -> None:
         for name in ("name", "config", "revision", "val_split"):
             if value := getattr(data, name):
                 raise InputError(f"data.{name}={value}: is for a data set of the hub; add data=hub")
+
+
+def _check_tokenizer(tokenizer: TokenizerConfig) -> None:
+    if tokenizer.kind != "pretrained" and tokenizer.path:
+        raise InputError(f"tokenizer.path={tokenizer.path}: add tokenizer=pretrained")
+    if tokenizer.kind == "pretrained" and tokenizer.vocab_size is not None:
+        raise InputError(
+            f"tokenizer.vocab_size={tokenizer.vocab_size}: tokenizer=pretrained has the tokens that"
+            " it has; leave it out"
+        )
 
 
 def _check_streaming(data: DataConfig, tokenizer: TokenizerConfig | None) -> None:

@@ -18,6 +18,7 @@ from minigpt.config import DataConfig, TokenizerConfig
 from minigpt.data.cache import cache_folder, digest
 from minigpt.data.corpora import Corpus, load_corpus
 from minigpt.data.corpora.corpus import Part, whole
+from minigpt.data.pieces import cut_parts
 from minigpt.data.token_store import (
     FORMAT,
     META,
@@ -27,7 +28,7 @@ from minigpt.data.token_store import (
     open_stores,
     write_stream,
 )
-from minigpt.data.tokenizer import Tokenizer, cut_parts
+from minigpt.data.tokenizer import Tokenizer
 from minigpt.data.tokenizer_files import pretrained_tokenizer
 from minigpt.data.tokenizer_json import GPT2_CUT
 from minigpt.data.tokenizer_training import DEFAULT_VOCAB_SIZE, train_tokenizer
@@ -60,7 +61,7 @@ def prepare(
     trained_on: str | None = None,
     say: Callable[[str], None],
 ) -> PreparedData:
-    """Load a corpus, train its tokenizer unless one is given, and tokenize it once.
+    """Load a corpus, train its tokenizer unless there is one, and tokenize it once.
 
     `corpus` is what `load_corpus` made of the same settings, where it was called already. What was
     prepared before from the same text and settings is used again; `say` gets a line that says
@@ -70,6 +71,9 @@ def prepare(
     disk is full.
     """
     cache = cache_folder(data)
+    if isinstance(tokenizer, TokenizerConfig) and tokenizer.kind == "pretrained":
+        path, tokenizer = tokenizer.path, pretrained_tokenizer(tokenizer.path)
+        say(f"tokenizer {path}: {tokenizer.vocab_size:,} tokens, {tokenizer.end} ends a document")
     what = tokenizer.to_json() if isinstance(tokenizer, Tokenizer) else asdict(tokenizer)
     with _alone(cache, digest([asdict(data), what]), say):
         if corpus is None:
@@ -148,8 +152,6 @@ def _tokenizer(
     cache: Path, corpus: Corpus, config: TokenizerConfig, say: Callable[[str], None]
 ) -> Tokenizer:
     """The tokenizer of this corpus and these settings, from the cache if it is there."""
-    if config.kind == "pretrained":
-        return pretrained_tokenizer(config.path)
     vocab_size = (config.vocab_size or DEFAULT_VOCAB_SIZE) if config.kind == "bpe" else None
     key = digest([FORMAT, corpus.identity, config.kind, vocab_size])
     path = cache / f"{corpus.name}-{config.kind}-tokenizer-{key[:16]}.json"

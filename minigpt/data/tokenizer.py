@@ -9,7 +9,6 @@ like it is text.
 
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
+from minigpt.data.pieces import cut_parts, groups, pieces
 from minigpt.data.tokenizer_json import (
     END,
     byte_symbols,
@@ -30,12 +30,6 @@ from minigpt.data.tokenizer_json import (
     vocab_size_of,
 )
 from minigpt.errors import InputError
-
-#: A long text is encoded in pieces of at least so many characters, to bound memory and to give
-#: every core something to do, ...
-PIECE = 1 << 15
-#: ... and so many characters are encoded at once.
-GROUP = 1 << 21
 
 _N_CODE_POINTS = 0x110000
 
@@ -128,7 +122,9 @@ class Tokenizer:
         encode = partial(self._inner.encode_batch_fast, add_special_tokens=False)
         with ThreadPoolExecutor(1) as thread:
             waiting: list[tuple[Future[list[tokenizers.Encoding]], list[bool]]] = []
-            for texts, lasts in _groups(cut_parts(parts, self._cut)):
+            for texts, lasts in groups(cut_parts(parts, self._cut)):
+                for text in texts:
+                    _check_characters(text)
                 waiting.append((thread.submit(encode, texts), lasts))
                 if len(waiting) > 1:
                     yield from _ids(*waiting.pop(0))
@@ -204,44 +200,6 @@ class Tokenizer:
                 " one that is trained with tokenizer=bpe takes any text"
             )
         return ids
-
-
-def pieces(text: str, cut: re.Pattern[str] | None, size: int | None = None) -> Iterator[str]:
-    """Cut a text after matches of `cut`, each part of `size` characters or more but the last."""
-    return (piece for piece, _ in cut_parts([(text, True)], cut, size))
-
-
-def cut_parts(
-    parts: Iterable[tuple[str, bool]], cut: re.Pattern[str] | None, size: int | None = None
-) -> Iterator[tuple[str, bool]]:
-    """Documents that come in parts, cut elsewhere: after matches of `cut`, as `pieces` does."""
-    size = size or PIECE
-    held = ""
-    for text, last in parts:
-        held += text
-        start = 0
-        while cut and len(held) - start > size and (found := cut.search(held, start + size - 1)):
-            yield held[start : found.end()], False
-            start = found.end()
-        held = held[start:]
-        if last:
-            yield held, True
-            held = ""
-
-
-def _groups(parts: Iterable[tuple[str, bool]]) -> Iterator[tuple[list[str], list[bool]]]:
-    """Parts to be encoded together: of about `GROUP` characters."""
-    texts, lasts, size = list[str](), list[bool](), 0
-    for text, last in parts:
-        _check_characters(text)
-        texts.append(text)
-        lasts.append(last)
-        size += len(text)
-        if size >= GROUP:
-            yield texts, lasts
-            texts, lasts, size = [], [], 0
-    if texts:
-        yield texts, lasts
 
 
 def _ids(

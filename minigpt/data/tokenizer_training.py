@@ -6,7 +6,8 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from minigpt.config import TokenizerConfig
-from minigpt.data.tokenizer import Tokenizer, allow_threads, pieces
+from minigpt.data.pieces import pieces
+from minigpt.data.tokenizer import Tokenizer, allow_threads
 from minigpt.data.tokenizer_json import END, GPT2_CUT, byte_symbols
 from minigpt.errors import InputError
 

@@ -5,8 +5,7 @@ import itertools
 import secrets
 import signal
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning as L  # noqa: N812  (Lightning's own name for it)
 import numpy as np
@@ -30,6 +29,9 @@ from minigpt.data.stream import Feed, Place, place_of, streaming, want
 from minigpt.data.stream_batches import StreamBatches, segment_of_step, segments_of_group
 from minigpt.data.token_store import TokenStore
 from minigpt.training.plan import DataFacts
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class CorpusBatches(L.LightningDataModule):

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.config import TokenizerConfig
-from minigpt.data.tokenizer import Tokenizer, pieces
+from minigpt.data.pieces import pieces
+from minigpt.data.tokenizer import Tokenizer
 from minigpt.data.tokenizer_json import END, GPT2_CUT
 from minigpt.data.tokenizer_training import train_tokenizer
 from minigpt.errors import InputError
@@ -92,7 +93,7 @@ def test_pieces_are_cut_where_they_can_be() -> None:
 
 def test_long_documents_are_encoded_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = TOKENIZERS["bpe"].encode_batch(TEXTS)
-    monkeypatch.setattr("minigpt.data.tokenizer.PIECE", 8)
+    monkeypatch.setattr("minigpt.data.pieces.PIECE", 8)
     assert TOKENIZERS["bpe"].encode_batch(TEXTS) == whole
 
 

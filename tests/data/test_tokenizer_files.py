@@ -87,11 +87,14 @@ def test_a_text_in_pieces_encodes_as_the_whole(
 ) -> None:
     ours, theirs = pairs[name]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("minigpt.data.tokenizer.PIECE", 1)
+        patch.setattr("minigpt.data.pieces.PIECE", 1)
         cut = list(ours.pieces(text))
         ids = ours.encode(text)
         assert ours.encode_batch([text]) == [ids]
     assert "".join(cut) == text
+    # whatever merges there are: the cutting itself is the same
+    steps = CUTTERS[name].pre_tokenize_str
+    assert [part for piece in cut for part, _ in steps(piece)] == [part for part, _ in steps(text)]
     assert ids == theirs(text, add_special_tokens=False).input_ids
     if name in UNKNOWN:
         assert cut == [text]
@@ -99,7 +102,7 @@ def test_a_text_in_pieces_encodes_as_the_whole(
 
 def test_a_text_is_cut_where_it_is_proven_safe(pairs: dict[str, tuple[Tokenizer, Any]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("minigpt.data.tokenizer.PIECE", 1)
+        patch.setattr("minigpt.data.pieces.PIECE", 1)
         for name, (ours, _) in pairs.items():
             places = "a| b\nc"
             if name in ("gpt2", "gpt2's own", "smollm"):
@@ -123,7 +126,7 @@ def test_tokens_that_are_looked_for_are_not_cut(
 ) -> None:
     looked_for, inner, tokenizer = looking
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("minigpt.data.tokenizer.PIECE", 1)
+        patch.setattr("minigpt.data.pieces.PIECE", 1)
         assert len(list(tokenizer.pieces("b b"))) == (1 if looked_for == "a ." else 2)
         assert tokenizer.encode(text) == inner.encode(text, add_special_tokens=False).ids
         assert tokenizer.decode(tokenizer.encode(text)) == text

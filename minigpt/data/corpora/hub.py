@@ -40,12 +40,14 @@ def _source(config: DataConfig, split: str) -> Source:
         raise InputError(f"data.name={config.name}: no such folder")
     try:
         if local.is_dir():
-            dataset = _load(config, str(local), split, streaming=True)
+            dataset = _load(config, str(local), split, revision="", streaming=True)
             builder = _library().load_dataset_builder(str(local), config.config or None)
             files = [Path(name) for name in builder.config.data_files[split]]
         else:
             _work_offline_if_unreachable()
-            dataset = _load(config, config.name, split, streaming=config.streaming)
+            dataset = _load(
+                config, config.name, split, revision=config.revision, streaming=config.streaming
+            )
             cached: list[dict[str, str]] = [] if config.streaming else dataset.cache_files
             files = [Path(each["filename"]) for each in cached]
     except Exception as error:  # `datasets` raises of many kinds on the way
@@ -71,7 +73,7 @@ def _library() -> Any:
     return datasets
 
 
-def _load(config: DataConfig, name: str, split: str, *, streaming: bool) -> Any:
+def _load(config: DataConfig, name: str, split: str, *, revision: str, streaming: bool) -> Any:
     library = _library()
     if not sys.stderr.isatty():
         library.disable_progress_bars()
@@ -79,7 +81,7 @@ def _load(config: DataConfig, name: str, split: str, *, streaming: bool) -> Any:
         name,
         config.config or None,
         split=split,
-        revision=config.revision or None,
+        revision=revision or None,
         streaming=streaming,
     )
 

@@ -1,6 +1,7 @@
 """The user's own text: a file, a line, or what stands between separators is a document."""
 
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -16,6 +17,11 @@ def sources(config: DataConfig) -> tuple[Source, Source | None]:
     check_encoding(config.encoding)
     if not config.document:
         raise InputError("data.document is empty: choose file, line or a separating text")
+    if (meant := _meant(config.document)) is not None:
+        raise InputError(
+            f"data.document={config.document}: choose file, line or a separating text; did you mean"
+            f" {meant}?"
+        )
     separator = {"file": None, "line": "\n"}.get(config.document, config.document)
     documents = partial(_documents, encoding=config.encoding, separator=separator)
     train, held_out = file_sources(config, documents, (config.encoding, config.document))
@@ -28,6 +34,13 @@ def sources(config: DataConfig) -> tuple[Source, Source | None]:
                 f" text it occurs nowhere in {train.where}"
             )
     return train, held_out
+
+
+def _meant(document: str) -> str | None:
+    """The choice that a word is a slip of; one word is hardly what separates documents."""
+    if document in ("file", "line"):
+        return None
+    return next(iter(get_close_matches(document.lower(), ("file", "line"), cutoff=0.75)), None)
 
 
 def _ends(parts: Iterable[Part]) -> Iterator[bool]:

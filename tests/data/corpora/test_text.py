@@ -93,7 +93,14 @@ def test_splitting_in_parts_is_splitting(parts: list[str], separator: str) -> No
     assert list(whole(split_text(parts, separator))) == "".join(parts).split(separator)
 
 
-@pytest.mark.parametrize("document", ["lines", "", "---"])
+@pytest.mark.parametrize("document", ["lines", "Line", "files", "fiel"])
+def test_a_misspelt_choice_is_no_separator(tmp_path: Path, document: str) -> None:
+    (tmp_path / "my.txt").write_text(f"one {document} two\n")
+    with pytest.raises(InputError, match=rf"data.document={document}: .*did you mean (file|line)"):
+        documents(tmp_path, document=document)
+
+
+@pytest.mark.parametrize("document", ["pages", "", "---"])
 def test_a_separator_that_separates_nothing_is_refused(tmp_path: Path, document: str) -> None:
     (tmp_path / "my.txt").write_text("one\ntwo\n")
     with pytest.raises(InputError, match=r"file.*line"):
