@@ -46,6 +46,7 @@ bench: env
 	$(VENV_PYTHON) bench/stories.py
 	$(VENV_PYTHON) bench/stories.py rounds=1 small=1
 	$(VENV_PYTHON) bench/tang300.py
+	$(VENV_PYTHON) bench/preparation.py
 	$(VENV_PYTHON) bench/loop.py
 	$(VENV_PYTHON) bench/soak.py
 	$(VENV_PYTHON) bench/saving.py
@@ -55,5 +56,6 @@ bench: env
 
 # What can be made again; never runs/, and not the environment (rm -r .venv).
 clean:
+	@echo "prepared data is in $(CURDIR)/data/cache; what data.cache_dir or ~/.cache/minigpt hold is left"
 	rm -rf data/cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
