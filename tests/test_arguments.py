@@ -66,7 +66,7 @@ def test_any_text_is_taken_literally(text: str) -> None:
         ("=3", "unknown setting ; the nearest is"),
         ("model=smal", "model=smal: must be one of gpt2, gpt2_large, gpt2_medium, gpt2_xl, small"),
         ("tokenizer=chars", "tokenizer=chars: must be one of bpe, bytes, char"),
-        ("data=", "data=: must be one of jsonl, stdlib, stories, text"),
+        ("data=", "data=: must be one of csv, fineweb_edu, hub, jsonl"),
         ("model=../model/tiny", "model=../model/tiny: must be one of"),
         ("experiment=overfits", "experiment=overfits: must be one of fast, overfit"),
         ("saving=often", "saving=often: saving has no presets, only saving.every_n_steps,"),

@@ -1,37 +1,42 @@
-"""The stored stream to rows of tensors, and the order in which rows are trained on.
+"""The stored stream to rows of tensors, in training's order or in its own.
 
 A row is a span of the stream: where it starts and how many targets it has. A row of n targets
 reads tokens start … start + n - 1 and predicts start + 1 … start + n. What lies beyond a row's n
 in its batch is padding, known by length and never by an id.
 
+Rows of one batch may be read in parts of about equal length, which leaves less padding.
+
 Shapes: B rows, T positions of the longest row.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from minigpt.data.order import (
+    Part,
+    Rows,
+    alike,
+    by_length,
+    dealt,
+    dealt_by_length,
+    row_indices,
+    rows_per_micro_batch,
+)
 from minigpt.data.token_store import TokenStore
 from minigpt.errors import InputError
 
 #: The target of a padded position, which no loss counts.
 IGNORED = -100
 
-#: Keeps the draw of the data order apart from other draws by the same seed.
-_ORDER_DRAW = 0xDA7A
-
 #: How far the packed windows of successive epochs lie before those of the first, in sixteenths of a
 #: window: each halves the largest gap that is left (van der Corput's sequence).
 _SHIFTS = (0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15)
-
-Rows: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -42,7 +47,9 @@ class Batch:
     (B, T) bool, True within a row's length; None where every row is full. With the document mask
     `documents` (B, T) int64 numbers the documents within each row and `positions` (B, T) int64
     restarts at each of them; both are None without it. `n_targets` counts the targets of this
-    micro-batch, `step_targets` those of its whole optimizer step over all micro-batches and ranks.
+    micro-batch, `step_targets` those of its whole optimizer step over all micro-batches and ranks,
+    and `step_padding` the positions of that step that are read and have none. `parts` are those
+    that it is read in, as (number of rows, width); without any it is read whole.
     """
 
     inputs: Tensor
@@ -52,6 +59,13 @@ class Batch:
     positions: Tensor | None
     n_targets: int
     step_targets: int
+    step_padding: int = 0
+    parts: Sequence[Part] = ()
+
+    @property
+    def real_share(self) -> float:
+        """The share of real positions among those that the whole step reads."""
+        return self.step_targets / (self.step_targets + self.step_padding)
 
     @property
     def real_positions(self) -> Tensor:
@@ -66,9 +80,18 @@ class Batch:
         """The same batch in page-locked memory, from which copies to a GPU can overlap."""
         return self._each(Tensor.pin_memory)
 
-    def rows(self, first: int, end: int) -> "Batch":
-        """Some of its rows; the counts stay those of the whole."""
-        return self._each(lambda tensor: tensor[first:end])
+    def rows(self, first: int, end: int, width: int | None = None) -> "Batch":
+        """Some of its rows and of their positions; the counts stay those of the whole batch."""
+        return replace(self._each(lambda tensor: tensor[first:end, :width]), parts=())
+
+    def in_parts(self) -> list["Batch"]:
+        """Its `parts` as batches, each as wide as its longest row."""
+        parts = self.parts or [(len(self.inputs), self.inputs.size(1))]
+        ends = itertools.accumulate(count for count, _ in parts)
+        return [
+            self.rows(end - count, end, width)
+            for (count, width), end in zip(parts, ends, strict=True)
+        ]
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         tensors = {
@@ -121,13 +144,22 @@ def n_long_documents(store: TokenStore, block_size: int) -> int:
 
 
 def make_batch(
-    store: TokenStore, rows: Rows, *, document_mask: bool = False, step_targets: int | None = None
+    store: TokenStore,
+    rows: Rows,
+    *,
+    document_mask: bool = False,
+    step_targets: int | None = None,
+    step_padding: int | None = None,
+    parts: Sequence[Part] = (),
 ) -> Batch:
-    """The batch of rows (B, 2), padded to its longest; `ValueError` if one has no target."""
+    """The batch of rows (B, 2), padded to its longest row or part; a step of its own by default.
+
+    Raises `ValueError` if a row has no target.
+    """
     starts, lengths = rows[:, :1], rows[:, 1:]
     if not lengths.size or lengths.min() < 1:
         raise ValueError("a batch needs rows, and each of them a target")
-    width = int(lengths.max())
+    width = max([int(lengths.max()), *(width for _, width in parts)])
     steps = np.arange(width + 1)
     # what is read beyond a row's length is overwritten below; the clip stays inside the stream
     block = store.tokens[np.minimum(starts + steps, len(store.tokens) - 1)].astype(np.int64)
@@ -144,6 +176,7 @@ def make_batch(
         opened = np.maximum.accumulate(np.where(boundaries, steps[:-1], 0), axis=1)
         positions = steps[:-1] - opened
     n_targets = int(lengths.sum())
+    read = _read(lengths.T, parts)
     return Batch(
         inputs=torch.from_numpy(inputs),
         targets=torch.from_numpy(targets),
@@ -152,53 +185,18 @@ def make_batch(
         positions=None if positions is None else torch.from_numpy(positions),
         n_targets=n_targets,
         step_targets=n_targets if step_targets is None else step_targets,
+        step_padding=read - n_targets if step_padding is None else step_padding,
+        parts=parts,
     )
-
-
-@lru_cache(maxsize=2)
-def _permutation(seed: int, epoch: int, n_rows: int) -> Rows:
-    """One epoch's order. The last two are kept, as a step may straddle epochs."""
-    return np.random.default_rng([_ORDER_DRAW, seed, epoch]).permutation(n_rows)
-
-
-def row_indices(
-    seed: int, first: int, count: int, epoch_sizes: Sequence[int]
-) -> Iterator[tuple[int, Rows]]:
-    """Places first … first + count - 1 of the endless training order: (epoch, row numbers) each.
-
-    Epoch e has `epoch_sizes[e % len(epoch_sizes)]` rows, in a permutation of its own. So a place
-    is a pure function of the seed, and knows nothing of batches, steps or processes.
-    """
-    if min(epoch_sizes) < 1:
-        raise ValueError("there are no rows to order")
-    cycle, place = divmod(first, sum(epoch_sizes))
-    epoch = cycle * len(epoch_sizes)
-    while count:
-        n_rows = epoch_sizes[epoch % len(epoch_sizes)]
-        if place < n_rows:
-            part = _permutation(seed, epoch, n_rows)[place : place + count].copy()
-            yield epoch, part
-            count -= len(part)
-        epoch, place = epoch + 1, max(0, place - n_rows)
-
-
-def rows_per_micro_batch(batch_size: int, accumulate: int, world_size: int) -> int:
-    """How many of a step's rows a process reads at once; `InputError` if they do not divide."""
-    parts = accumulate * world_size
-    if batch_size % parts:
-        raise InputError(
-            f"data.batch_size={batch_size} rows a step cannot be divided by"
-            f" trainer.accumulate_grad_batches={accumulate} times {world_size} devices;"
-            f" a multiple of {parts} is needed"
-        )
-    return batch_size // parts
 
 
 class TrainingBatches(Dataset[Batch]):
     """This process's micro-batches by number, from 0 without end: a map-style data set.
 
-    Optimizer step s takes `batch_size` rows of the endless order; they are dealt out in order
-    over (micro-step, rank), so that neither changes which rows a step trains on.
+    Optimizer step s takes `batch_size` rows of the endless order; they are dealt out over
+    (micro-step, rank), so that neither changes which rows a step trains on. Padded rows are dealt
+    out by length, and read in parts that have at most `part_padding` positions of padding each;
+    None: a micro-batch is read whole.
     """
 
     def __init__(
@@ -213,6 +211,7 @@ class TrainingBatches(Dataset[Batch]):
         rank: int = 0,
         world_size: int = 1,
         document_mask: bool = False,
+        part_padding: int | None = None,
     ) -> None:
         """Fix what the batches depend on; `InputError` if the rows cannot be dealt out evenly."""
         rows_per_micro_batch(batch_size, accumulate, world_size)
@@ -232,6 +231,7 @@ class TrainingBatches(Dataset[Batch]):
         self.rank = rank
         self.world_size = world_size
         self.document_mask = document_mask
+        self.part_padding = part_padding
 
     def step_rows(self, step: int) -> Rows:
         """The rows (batch_size, 2) of an optimizer step, over all micro-steps and ranks."""
@@ -248,15 +248,32 @@ class TrainingBatches(Dataset[Batch]):
     def __getitem__(self, micro_index: int) -> Batch:
         """Micro-batch number `micro_index` of this rank."""
         step, micro_step = divmod(micro_index, self.accumulate)
-        rows = self.step_rows(step)
-        share = rows_per_micro_batch(self.batch_size, self.accumulate, self.world_size)
-        first = (micro_step * self.world_size + self.rank) * share
+        deal = dealt if self._padded is None else dealt_by_length
+        rows = deal(self.step_rows(step), self.accumulate, self.world_size)
+        lengths = rows[..., 1]
+        parts = [self._parts(of_micro_step) for of_micro_step in lengths]
+        step_targets = int(lengths.sum())
         return make_batch(
             self.store,
-            rows[first : first + share],
+            rows[micro_step, self.rank],
             document_mask=self.document_mask,
-            step_targets=int(rows[:, 1].sum()),
+            step_targets=step_targets,
+            step_padding=sum(map(_read, lengths, parts)) - step_targets,
+            parts=parts[micro_step],
         )
+
+    def _parts(self, lengths: Rows) -> list[Part]:
+        """The parts of a micro-step's rows (world_size, n): the same for all ranks."""
+        if self._padded is None or self.part_padding is None:
+            return []
+        return alike(lengths.max(axis=0), self.part_padding)
+
+
+def _read(lengths: Rows, parts: Sequence[Part]) -> int:
+    """The positions of a micro-step's rows (world_size, n) with their padding."""
+    if parts:
+        return len(lengths) * sum(count * width for count, width in parts)
+    return int(lengths.max(axis=1).sum()) * lengths.shape[1]
 
 
 def validation_batches(
@@ -269,13 +286,19 @@ def validation_batches(
     rank: int = 0,
     world_size: int = 1,
     limit: int | None = None,
+    part_padding: int | None = None,
 ) -> Iterator[Batch]:
     """The rows of a stream once, in order; `limit` counts batches over all ranks.
 
     Every `world_size`-th batch is this rank's. A rank may get one batch fewer than another, or
-    none: which batches there are does not depend on how many processes read them.
+    none: which batches there are does not depend on how many processes read them. With
+    `part_padding` the rows of a batch are in order of length, and read in parts as in training.
     """
     rows = spans(store, block_size, layout)
     firsts = range(0, len(rows), batch_size)[:limit]
     for first in firsts[rank::world_size]:
-        yield make_batch(store, rows[first : first + batch_size], document_mask=document_mask)
+        chosen, parts = rows[first : first + batch_size], []
+        if part_padding is not None:
+            chosen = by_length(chosen)
+            parts = alike(chosen[:, 1], part_padding)
+        yield make_batch(store, chosen, document_mask=document_mask, parts=parts)

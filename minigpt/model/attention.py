@@ -8,7 +8,8 @@ masks the same way, so nothing is turned here. The T queries are the *last* T of
 
 There are two ways to the same numbers: `readable_attention` writes the formula out and returns its
 weights, `fast_attention` is PyTorch's fused kernel. So it is with the norm of queries and keys.
-`torch.compile` makes the fast way of the readable one where sequences are short.
+`torch.compile` makes the fast way of the readable one where sequences are short. Where rows are
+long and hold several documents, `document_attention` is the fused kernel once a document.
 """
 
 import math
@@ -26,6 +27,9 @@ from minigpt.model.query_key_norm import NormedHeads, rms_normed
 
 #: Keys up to which the fused kernel is slower on a CPU than what a compiler makes of the formula.
 SHORT = 128
+
+#: Keys from which on the documents of a row are faster on a CPU one by one than behind a mask.
+LONG = 512
 
 
 def attention_mask(
@@ -116,6 +120,42 @@ def fast_attention(
     return F.scaled_dot_product_attention(q, k, v, mask, dropout_p=dropout)
 
 
+def document_lengths(documents: Tensor) -> list[int] | None:
+    """How long the documents of rows (B, T) are that `document_attention` is the faster way for.
+
+    Row after row: they add up to B * T. None where the mask is the faster way, or the only one: a
+    compiler would make code anew for every batch's lengths, a tensor without contents has none,
+    and of documents that are not numbered in order one may lie in several places.
+    """
+    B, T = documents.shape
+    plain = type(documents) is Tensor and documents.device.type == "cpu"
+    if T < LONG or not plain or torch.compiler.is_compiling():
+        return None
+    turns = documents.diff(dim=1)
+    if (turns < 0).any():
+        return None
+    begins = F.pad(turns > 0, (1, 0), value=True).flatten().nonzero()[:, 0]
+    return cast("list[int]", begins.diff(append=begins.new_tensor([B * T])).tolist())
+
+
+def document_attention(
+    q: Tensor, k: Tensor, v: Tensor, lengths: list[int], *, dropout: float = 0.0
+) -> Tensor:
+    """Causal attention of q, k, v, each (B, H, T, D), inside each document; (B, H, T, D).
+
+    `lengths` are those of `document_lengths`. A row costs the sum of its documents' squares, where
+    the kernel with a mask computes all T² products.
+    """
+    B, H, T, D = q.shape
+    streams = (torch.split(x.transpose(1, 2).reshape(B * T, H, D), lengths) for x in (q, k, v))
+    outputs: list[Tensor] = []
+    for document in zip(*streams, strict=True):
+        heads = (part.transpose(0, 1)[None] for part in document)  # (1, H, length, D)
+        y = F.scaled_dot_product_attention(*heads, dropout_p=dropout, is_causal=True)
+        outputs.append(y[0].transpose(0, 1))
+    return torch.cat(outputs).view(B, T, H, D).transpose(1, 2)
+
+
 def _checked_mask(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool
 ) -> Tensor | None:
@@ -153,13 +193,15 @@ class CausalSelfAttention(nn.Module):
         cache: KVCache | None = None,
         attention: list[Tensor] | None = None,
         angles: Tensor | None = None,
+        documents: list[int] | None = None,
     ) -> Tensor:
         """(B, T, C) to (B, T, C).
 
         `mask` comes from `attention_mask`; None means causal. With a `cache` the keys are all it
         holds, these T included. A list given as `attention` gets the weights, (B, H, T, S): asking
         for them is what chooses the readable path. `angles` are those of the T positions, from
-        `rotary_angles`; None turns nothing.
+        `rotary_angles`; None turns nothing. `documents` are the lengths for `document_attention`,
+        which takes neither mask, cache nor list.
         """
         B, T, C = x.shape
         q, k, v = self._heads(x, angles, readable=attention is not None)
@@ -167,7 +209,9 @@ class CausalSelfAttention(nn.Module):
             k, v = cache.append(self.layer, k, v)
         causal = mask is None
         dropout = self.dropout if self.training else 0.0
-        if attention is None:
+        if documents is not None:
+            y = document_attention(q, k, v, documents, dropout=dropout)
+        elif attention is None:
             y = fast_attention(q, k, v, mask, causal=causal, dropout=dropout)
         else:
             y, weights = readable_attention(q, k, v, mask, causal=causal, dropout=dropout)

@@ -92,10 +92,12 @@ class Block(nn.Module):
         cache: KVCache | None = None,
         attention: list[Tensor] | None = None,
         angles: Tensor | None = None,
+        documents: list[int] | None = None,
     ) -> Tensor:
         """(B, T, C) to (B, T, C); the other arguments are `CausalSelfAttention`'s."""
+        others = (mask, cache, attention, angles, documents)
         if self.pre:
-            x = x + self.dropout(self.attention(self.norm_1(x), mask, cache, attention, angles))
+            x = x + self.dropout(self.attention(self.norm_1(x), *others))
             return x + self.dropout(self.mlp(self.norm_2(x)))
-        x = self.norm_1(x + self.dropout(self.attention(x, mask, cache, attention, angles)))
+        x = self.norm_1(x + self.dropout(self.attention(x, *others)))
         return self.norm_2(x + self.dropout(self.mlp(x)))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import checkpoint
 
 from minigpt.config import ModelConfig
-from minigpt.model.attention import attention_mask
+from minigpt.model.attention import attention_mask, document_lengths
 from minigpt.model.block import Block
 from minigpt.model.kv_cache import KVCache
 from minigpt.model.positions import position_table, rotary_angles
@@ -118,7 +118,11 @@ class GPT(nn.Module):
             raise ValueError(f"{S} positions are beyond block_size={self.config.block_size}")
         if positions is None:
             positions = torch.arange(past, S, device=tokens.device)
-        mask = attention_mask(T, S, real=real, documents=documents, device=tokens.device)
+        mask = lengths = None
+        if documents is not None and real is None and cache is None and attention is None:
+            lengths = document_lengths(documents)
+        if lengths is None:
+            mask = attention_mask(T, S, real=real, documents=documents, device=tokens.device)
         x = cast("Tensor", self.embedding(tokens))
         angles = None
         if self.config.position == "rotary":
@@ -129,12 +133,10 @@ class GPT(nn.Module):
         recomputed = self.activation_checkpointing and torch.is_grad_enabled()
         for block in self.blocks:
             if recomputed and cache is None and attention is None:
-                x = cast(
-                    "Tensor",
-                    checkpoint.checkpoint(block, x, mask, None, None, angles, use_reentrant=False),
-                )
+                others = (mask, None, None, angles, lengths)
+                x = cast("Tensor", checkpoint.checkpoint(block, x, *others, use_reentrant=False))
             else:
-                x = block(x, mask, cache, attention, angles)
+                x = block(x, mask, cache, attention, angles, lengths)
         if cache is not None:
             cache.advance(T)
         return self.norm(x)

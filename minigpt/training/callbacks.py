@@ -156,7 +156,7 @@ class Milestones(L.Callback):
         if stop:
             self.stopping, trainer.should_stop = stop, True
         if last or step % self.config.trainer.log_every_n_steps == 0 or step == 1:
-            self._log(trainer, pl_module)
+            self._log(trainer, pl_module, real_share=batch.real_share)
         if show:
             loss = self._step_loss(trainer, pl_module)
             if self.run_log is not None:
@@ -260,14 +260,14 @@ class Milestones(L.Callback):
     def _step_loss(self, trainer: L.Trainer, module: LanguageModel) -> float:
         return float(trainer.strategy.reduce(module.step_loss, reduce_op="sum"))
 
-    def _log(self, trainer: L.Trainer, module: LanguageModel) -> None:
+    def _log(self, trainer: L.Trainer, module: LanguageModel, **figures: float) -> None:
         self._check_health(trainer, module)
         step, loss = trainer.global_step, self._step_loss(trainer, module)
         if math.isfinite(loss):
             module.record["train_loss"] = loss
         elif module.scaler is None:  # which leaves out such a step
             raise self._diverged(trainer, module, step, f"the loss is {loss}")
-        figures = {
+        figures |= {
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
             "grad_norm": module.grad_norm.item(),
         }

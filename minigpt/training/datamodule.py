@@ -15,23 +15,29 @@ from torch.utils.data import DataLoader, Dataset
 from minigpt.config import TrainConfig
 from minigpt.data.batches import (
     Batch,
-    Rows,
     TrainingBatches,
     make_batch,
-    rows_per_micro_batch,
     spans,
     validation_batches,
 )
 from minigpt.data.cache import cache_folder
+from minigpt.data.order import Rows, by_length, rows_per_micro_batch
 from minigpt.data.overfit import OverfitRows, choose_overfit_rows
 from minigpt.data.preparation import PreparedData
 from minigpt.data.stream import Feed, Place, place_of, streaming, want
 from minigpt.data.stream_batches import StreamBatches, segment_of_step, segments_of_group
 from minigpt.data.token_store import TokenStore
+from minigpt.defaults import find_device
 from minigpt.training.plan import DataFacts
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+#: Positions of padding that a part of a batch may have: about what one more part costs, in the time
+#: of positions (bench/NOTES.md). For a GPU it is a guess: its kernels want many positions at once.
+_PART_PADDING, _PART_PADDING_ON_GPU = 64, 1024
+#: Steps that the plan looks at for the share of padding.
+_LOOKED_AT = 50
 
 
 class CorpusBatches(L.LightningDataModule):
@@ -83,7 +89,14 @@ class CorpusBatches(L.LightningDataModule):
             rank=rank,
             world_size=world_size,
             document_mask=config.data.document_mask,
+            part_padding=self.part_padding,
         )
+
+    @property
+    def part_padding(self) -> int:
+        """Positions of padding that a part of a batch may have on the run's device."""
+        on_cpu = find_device(self.config.trainer.accelerator).kind == "cpu"
+        return _PART_PADDING if on_cpu else _PART_PADDING_ON_GPU
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """An endless loader; it has no length, so Lightning counts no epochs."""
@@ -169,6 +182,7 @@ class CorpusBatches(L.LightningDataModule):
             rank=rank,
             world_size=world_size,
             limit=limit,
+            part_padding=self.part_padding,
         )
 
     @property
@@ -182,10 +196,7 @@ class CorpusBatches(L.LightningDataModule):
         return 2 * self.config.data.batch_size // self.config.trainer.accumulate_grad_batches or 1
 
     def largest_batches(self, world_size: int) -> tuple[Batch, Batch]:
-        """The largest training and validation batch that each of the processes can meet with.
-
-        The longest rows there are, and the shortest one: rows of different lengths need a mask.
-        """
+        """The largest training and validation batch that each of the processes can meet with."""
         if self.overfit is not None:
             batch = make_batch(self.data.train, self.overfit.rows)
             return batch, batch
@@ -203,11 +214,8 @@ class CorpusBatches(L.LightningDataModule):
         )
 
     def _largest(self, store: TokenStore, rows: Rows, count: int) -> Batch:
-        longest_first = rows[np.argsort(-rows[:, 1], kind="stable")]
-        chosen = np.resize(longest_first, (count, 2))
-        if count > 1:
-            chosen[-1] = longest_first[-1]
-        return make_batch(store, chosen, document_mask=self.config.data.document_mask)
+        longest = np.resize(by_length(rows)[::-1], (count, 2))
+        return make_batch(store, longest, document_mask=self.config.data.document_mask)
 
     @property
     def floor_loss(self) -> float | None:
@@ -227,13 +235,23 @@ class CorpusBatches(L.LightningDataModule):
         if self.overfit is not None:
             batch_size, tokens = len(self.overfit.rows), int(self.overfit.rows[:, 1].sum())
         return DataFacts(
-            description=f"{self.data.corpus.summary()}; {config.data.layout} rows",
+            description=f"{self.data.corpus.summary()}; {config.data.layout} rows{self._real()}",
             train_tokens=None if config.data.streaming else train.n_targets,
             validation_tokens=self.data.validation.n_targets,
             rows_per_step=batch_size,
             tokens_per_step=tokens,
             row_length=int(rows[:, 1].max()),
         )
+
+    def _real(self) -> str:
+        """The share of real tokens in what steps read, in words, where that is a question."""
+        if self.overfit is not None or self.config.data.layout == "packed":
+            return ""
+        batches, parts = self.training_batches(), self.config.trainer.accumulate_grad_batches
+        steps = [batches[number * parts] for number in range(_LOOKED_AT)]
+        targets = sum(batch.step_targets for batch in steps)
+        share = targets / (targets + sum(batch.step_padding for batch in steps))
+        return f", about {share:.0%} real tokens"
 
 
 def _leave_signals(worker: int) -> None:

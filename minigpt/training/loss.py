@@ -33,11 +33,14 @@ _POSITIONS, _POSITIONS_ON_GPU = 256, 4096
 
 
 def hidden_of(model: GPT, batch: Batch, attention: list[Tensor] | None = None) -> Tensor:
-    """Hidden states (B, T, C) of a batch that is where the model is; `GPT.hidden`'s `attention`."""
+    """Hidden states (B, T, C) of a batch that is where the model is; `GPT.hidden`'s `attention`.
+
+    Padding stands behind a row's tokens, where causality alone hides it from them: kernels are
+    faster without a mask. What the padded positions read is of no account, as they have no target.
+    """
     return model.hidden(
         batch.inputs,
         positions=batch.positions,
-        real=batch.real,
         documents=batch.documents,
         attention=attention,
     )
@@ -64,9 +67,13 @@ def summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
 def batch_loss(model: GPT, batch: Batch, scale: float = 1.0, read: Reader = hidden_of) -> Tensor:
     """`scale` times the summed loss of a batch that is where the model is; see `head_loss`.
 
-    `read` is `hidden_of`, or what a compiler made of it.
+    Its parts one after the other; `read` is `hidden_of`, or what a compiler made of it.
     """
-    return head_loss(read(model, batch), model.embedding.weight, batch.targets, scale)
+    weight = model.embedding.weight
+    losses = [
+        head_loss(read(model, part), weight, part.targets, scale) for part in batch.in_parts()
+    ]
+    return torch.stack(losses).sum()
 
 
 def head_loss(hidden: Tensor, weight: Tensor, targets: Tensor, scale: float = 1.0) -> Tensor:

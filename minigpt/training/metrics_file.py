@@ -16,7 +16,7 @@ TIMING_FIELDS = ("seconds", "tokens_per_second")
 def metric_fields(n_layer: int) -> tuple[str, ...]:
     """The columns for a model of `n_layer` blocks; what each means is in docs/training.md."""
     entropies = (f"attention_entropy_{layer}" for layer in range(n_layer))
-    training = ("step", "tokens", "train_loss", "lr", "grad_norm", *TIMING_FIELDS)
+    training = ("step", "tokens", "train_loss", "lr", "grad_norm", "real_share", *TIMING_FIELDS)
     return (*training, "skipped_steps", "val_loss", "val_bits_per_byte", "logit_rms", *entropies)
 
 

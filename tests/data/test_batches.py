@@ -138,6 +138,53 @@ def test_the_document_mask_restarts_at_every_end_token(lengths: list[int], block
     assert batch.positions.max() < block_size
 
 
+def test_the_share_of_real_positions() -> None:
+    store = make_store([3, 50, 1])  # 4, 51 and 2 targets
+    batch = make_batch(store, spans(store, 64, "padded"))
+    assert (batch.step_targets, batch.step_padding) == (57, 3 * 51 - 57)
+    assert batch.real_share == 57 / (3 * 51)
+    assert make_batch(store, spans(store, 3, "packed")).real_share == 1
+
+
+def test_a_batch_in_parts() -> None:
+    store = make_store([3, 50, 1])
+    rows = spans(store, 64, "padded")[[2, 0, 1]]
+    batch = make_batch(store, rows, document_mask=True, parts=[(2, 4), (1, 60)])
+    assert batch.inputs.shape == (3, 60)
+    assert (batch.step_targets, batch.step_padding) == (57, 2 + 9)
+    short, long = batch.in_parts()
+    assert [part.inputs.shape for part in (short, long)] == [(2, 4), (1, 60)]
+    assert rows_of(short) + rows_of(long) == rows_of(make_batch(store, rows))
+    for part in (short, long):
+        assert part.real is not None
+        assert torch.equal(part.real, part.targets != IGNORED)
+        assert part.documents is not None
+        assert part.documents.shape == part.inputs.shape
+        assert not part.parts
+    (whole,) = make_batch(store, rows).in_parts()
+    assert rows_of(whole) == rows_of(batch)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_validation_in_parts_reads_what_it_reads_without(layout: str) -> None:
+    store = make_store([5, 1, 9, 30, 2, 2, 7])
+    whole, parted = (
+        list(
+            validation_batches(
+                store, block_size=8, layout=layout, batch_size=4, part_padding=part_padding
+            )
+        )
+        for part_padding in (None, 2)
+    )
+    assert len(whole) == len(parted)
+    for mine, reference in zip(parted, whole, strict=True):
+        read = [row for part in mine.in_parts() for row in rows_of(part)]
+        assert sorted(read) == sorted(rows_of(reference))
+        assert mine.n_targets == reference.n_targets
+        assert mine.step_padding <= reference.step_padding
+        assert mine.step_padding <= 2 * len(mine.parts)
+
+
 def test_without_a_document_mask_nothing_is_said_of_documents() -> None:
     store = make_store([3, 3])
     batch = make_batch(store, spans(store, 4, "packed"))
@@ -191,11 +238,18 @@ def test_validation_is_the_same_over_any_number_of_processes(
 
 def test_a_batch_moves_whole() -> None:
     store = make_store([3, 9])
-    batch = make_batch(store, spans(store, 5, "packed"), document_mask=True, step_targets=99)
+    parts = [(1, 4), (2, 5)]
+    rows = spans(store, 5, "packed")
+    batch = make_batch(store, rows, document_mask=True, step_targets=99, parts=parts)
     moved = batch.to("meta")
+    rest: list[object] = []
     for part in dataclasses.fields(Batch):
         value = getattr(moved, part.name)
-        assert value.is_meta if isinstance(value, torch.Tensor) else value in (13 + 1, 99)
+        if isinstance(value, torch.Tensor):
+            assert value.is_meta
+        else:
+            rest.append(value)
+    assert rest == [13 + 1, 99, 0, parts]
 
 
 def test_an_unknown_layout_lists_the_choices() -> None:

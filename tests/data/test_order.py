@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.data.batches import TrainingBatches, row_indices
+from minigpt.data.batches import TrainingBatches
+from minigpt.data.order import alike, by_length, dealt, dealt_by_length, row_indices
 from minigpt.data.token_store import TokenStore
 from minigpt.errors import InputError
 
@@ -27,7 +28,12 @@ def make_store(n_documents: int) -> TokenStore:
 
 
 def make_batches(
-    n_documents: int, batch_size: int, accumulate: int = 1, rank: int = 0, world_size: int = 1
+    n_documents: int,
+    batch_size: int,
+    accumulate: int = 1,
+    rank: int = 0,
+    world_size: int = 1,
+    part_padding: int | None = None,
 ) -> TrainingBatches:
     return TrainingBatches(
         make_store(n_documents),
@@ -38,12 +44,15 @@ def make_batches(
         accumulate=accumulate,
         rank=rank,
         world_size=world_size,
+        part_padding=part_padding,
     )
 
 
 def rows_of(batches: TrainingBatches, micro_index: int) -> list[list[int]]:
-    batch = batches[micro_index]
-    return [row[row >= 0].tolist() for row in batch.targets]
+    """The targets of each row, part by part as they are read."""
+    return [
+        row[row >= 0].tolist() for part in batches[micro_index].in_parts() for row in part.targets
+    ]
 
 
 def order(seed: int, first: int, count: int, *epoch_sizes: int) -> list[tuple[int, int]]:
@@ -134,31 +143,80 @@ def test_windows_lie_elsewhere_in_each_epoch() -> None:
     assert sorted(int(batches.step_rows(79 + step)[0, 0]) for step in range(4)) == [0, 16, 32, 48]
 
 
+@pytest.mark.parametrize("part_padding", [None, 0, 4])
 @pytest.mark.parametrize("n_documents", [1, 5, 12, 40])
 @pytest.mark.parametrize(("accumulate", "world_size"), [(2, 1), (1, 2), (3, 2), (2, 6), (12, 1)])
 def test_a_step_has_the_same_rows_however_it_is_divided(
-    n_documents: int, accumulate: int, world_size: int
+    n_documents: int, accumulate: int, world_size: int, part_padding: int | None
 ) -> None:
     whole = make_batches(n_documents, 12)
-    ranks = [make_batches(n_documents, 12, accumulate, r, world_size) for r in range(world_size)]
+    ranks = [
+        make_batches(n_documents, 12, accumulate, r, world_size, part_padding)
+        for r in range(world_size)
+    ]
     for step in range(8):
         micro_indices = range(step * accumulate, (step + 1) * accumulate)
         together = [
             row for index in micro_indices for batches in ranks for row in rows_of(batches, index)
         ]
-        assert together == rows_of(whole, step)
+        assert sorted(together) == sorted(rows_of(whole, step))
         # every share knows the targets of the whole step, without asking the others
         shares = [batches[index] for index in micro_indices for batches in ranks]
         total = whole[step].n_targets
         assert sum(batch.n_targets for batch in shares) == total
         assert {batch.step_targets for batch in shares} == {total}
+        # and how much of what the whole step reads is real
+        read = sum(part.inputs.numel() for batch in shares for part in batch.in_parts())
+        assert {batch.real_share for batch in shares} == {total / read}
+
+
+def test_rows_are_dealt_out_in_order_or_by_length() -> None:
+    rows = np.array([[place, length] for place, length in enumerate([5, 2, 9, 2, 7, 1, 8, 3])])
+    assert dealt(rows, 2, 2)[..., 0].tolist() == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+    assert by_length(rows)[:, 0].tolist() == [5, 1, 3, 7, 0, 4, 6, 2]
+    # micro-batches of like lengths, and processes with like work
+    assert dealt_by_length(rows, 2, 2)[..., 1].tolist() == [[[1, 2], [2, 3]], [[5, 8], [7, 9]]]
+
+
+widths = st.lists(st.integers(1, 30), min_size=1, max_size=20).map(sorted)
+
+
+@given(widths, st.integers(0, 60))
+def test_like_rows_are_read_together(rising: list[int], padding: int) -> None:
+    first = 0
+    for count, width in alike(np.array(rising), padding):
+        part = rising[first : first + count]
+        assert part[-1] == width
+        assert sum(width - each for each in part) <= padding
+        if first:  # and the next shorter row would have been one too many
+            assert sum(width - each for each in rising[first - 1 : first + count]) > padding
+        first += count
+    assert first == len(rising)
+
+
+@pytest.mark.parametrize("n_documents", [5, 40])
+def test_all_processes_read_parts_of_the_same_shapes(n_documents: int) -> None:
+    """What is exchanged while a part is computed (FSDP) would wait for a part that never comes."""
+    ranks = [make_batches(n_documents, 12, 2, rank, 3, 2) for rank in range(3)]
+    shapes = [
+        [[tuple(part.inputs.shape) for part in each[index].in_parts()] for each in ranks]
+        for index in range(40)
+    ]
+    assert any(len(of_one) > 1 for of_one, *_ in shapes)
+    for of_one, *of_others in shapes:
+        assert of_others == [of_one, of_one]
 
 
 def test_batches_straddle_epochs() -> None:
     batches = make_batches(10, 4)
-    seen = [row[0] for step in range(5) for row in rows_of(batches, step)]
-    assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(1, 11))
-    assert len(rows_of(batches, 2)) == 4
+    seen = np.zeros(11, dtype=int)
+    for step in range(20):
+        rows = rows_of(batches, step)
+        assert len(rows) == 4
+        np.add.at(seen, [row[0] for row in rows], 1)
+        # whole epochs lie behind, and one is under way
+        assert seen[1:].max() - seen[1:].min() <= 1
+    assert set(seen[1:]) == {8}
 
 
 def test_a_batch_depends_on_its_number_alone() -> None:

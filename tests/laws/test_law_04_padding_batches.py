@@ -4,14 +4,22 @@ What a row reads and predicts is the same alone and beside longer rows, and a ro
 predict is refused before it can reach the model.
 """
 
+from typing import Any
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minigpt.config import ModelConfig
 from minigpt.data.batches import IGNORED, make_batch, spans
 from minigpt.data.token_store import TokenStore
+from minigpt.model import attention
+from minigpt.model.gpt import GPT
+from minigpt.training.loss import batch_loss
+from tests.laws.choices import choices
 
 LAYOUTS = ("packed", "padded")
 
@@ -49,6 +57,34 @@ def test_a_row_is_the_same_alone_and_beside_longer_ones(
         assert together.real is None or together.real[i].tolist() == [
             place < n for place in range(together.inputs.shape[1])
         ]
+
+
+@given(
+    store=stores(),
+    layout=st.sampled_from(LAYOUTS),
+    document_mask=st.booleans(),
+    long=st.sampled_from([1, 512]),
+    made_of=choices,
+)
+@settings(deadline=None, max_examples=40)
+def test_training_on_padded_rows_is_training_on_each_alone(
+    store: TokenStore, layout: str, document_mask: bool, long: int, made_of: dict[str, Any]
+) -> None:
+    """Through the loss of training, which leaves it to causality to hide what stands behind."""
+    torch.manual_seed(0)
+    model = GPT(ModelConfig(n_layer=2, n_head=2, n_embd=8, block_size=9, **made_of), 4).double()
+    rows = spans(store, 9, layout)
+
+    def loss_and_gradients(chosen: np.ndarray[Any, Any]) -> list[torch.Tensor]:
+        loss = batch_loss(model, make_batch(store, chosen, document_mask=document_mask))
+        return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
+
+    with patch.object(attention, "LONG", long):
+        together = loss_and_gradients(rows)
+        alone = [loss_and_gradients(rows[i : i + 1]) for i in range(len(rows))]
+    for found, *parts in zip(together, *alone, strict=True):
+        expected = torch.stack(parts).sum(0)
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
 @given(stores(), st.integers(1, 16), st.sampled_from(LAYOUTS))

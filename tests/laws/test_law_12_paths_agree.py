@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from minigpt.config import ModelConfig
-from minigpt.model.attention import attention_mask, fast_attention, readable_attention
+from minigpt.model import attention as of_attention
+from minigpt.model.attention import (
+    attention_mask,
+    document_attention,
+    document_lengths,
+    fast_attention,
+    readable_attention,
+)
 from minigpt.model.gpt import GPT
 from minigpt.model.kv_cache import KVCache
 from tests.laws.choices import choices
@@ -81,6 +88,39 @@ def test_functions_agree(
         assert torch.allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@given(
+    B=st.integers(1, 3),
+    H=st.integers(1, 3),
+    D=st.sampled_from([1, 3, 8, 16]),
+    T=st.integers(1, 40),
+    chance=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    seed=st.integers(0, 999),
+)
+@settings(deadline=None, max_examples=30)
+def test_documents_one_by_one_are_documents_behind_a_mask(
+    dtype: torch.dtype, B: int, H: int, D: int, T: int, chance: float, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    documents = (torch.rand(B, T, generator=generator) < chance).cumsum(1)
+    with patch.object(of_attention, "LONG", 1):
+        lengths = document_lengths(documents)
+    assert lengths is not None
+    q, k, v = (random(B, H, T, D, seed=n, dtype=dtype).requires_grad_() for n in range(3))
+    pull = random(B, H, T, D, seed=seed, dtype=dtype)
+    readable, _ = readable_attention(q, k, v, attention_mask(T, T, documents=documents))
+    found = document_attention(q, k, v, lengths)
+    tolerance = TOLERANCE[dtype]
+    assert found.dtype == dtype
+    assert torch.allclose(readable, found, rtol=tolerance, atol=tolerance)
+    for a, b in zip(
+        torch.autograd.grad(readable, (q, k, v), pull),
+        torch.autograd.grad(found, (q, k, v), pull),
+        strict=True,
+    ):
+        assert torch.allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
 def small_gpt(**made_of: Any) -> GPT:
     config = ModelConfig(n_layer=2, n_head=2, n_embd=8, block_size=16, **made_of)
     model = GPT(config, 13).double().eval()
@@ -110,10 +150,12 @@ def test_models_agree(
     fast = model(tokens, real=real, documents=documents)
     with patch.object(torch.compiler, "is_compiling", lambda: True):
         for_a_compiler = model(tokens, real=real, documents=documents)
+    with patch.object(of_attention, "LONG", 1):
+        one_by_one = model(tokens, real=real, documents=documents)
     pull = random(2, T, 13, seed=seed)
     parameters = list(model.parameters())
     gradients = torch.autograd.grad(readable, parameters, pull)
-    for logits in (fast, for_a_compiler):
+    for logits in (fast, for_a_compiler, one_by_one):
         assert torch.allclose(readable, logits, rtol=0, atol=1e-10)
         others = torch.autograd.grad(logits, parameters, pull)
         for a, b in zip(gradients, others, strict=True):

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from minigpt.training.metrics_file import MetricsFile, column, read_metrics
+from tests.conftest import Train
 
 FIELDS = ("step", "train_loss", "val_loss")
 
@@ -30,6 +33,35 @@ def test_a_resumed_run_keeps_its_past_and_no_more(tmp_path: Path) -> None:
     second.append({"step": 30, "train_loss": 31.0})
     second.close()
     assert column(read_metrics(path), "train_loss") == [(10, 10.0), (20, 20.0), (30, 31.0)]
+
+
+def test_an_older_run_goes_on_with_a_column_more(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,train_loss\n5,1.0\n", encoding="utf-8")
+    metrics = MetricsFile(path, ("step", "train_loss", "real_share", "val_loss"), last_step=5)
+    metrics.append({"step": 6, "train_loss": 0.5, "real_share": 0.75})
+    metrics.close()
+    assert path.read_text(encoding="utf-8").splitlines() == [
+        *("step,train_loss,real_share,val_loss", "5,1.0,,", "6,0.5,0.75,")
+    ]
+    assert column(read_metrics(path), "real_share") == [(6, 0.75)]
+
+
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+def test_the_share_of_real_positions_is_logged(
+    train: Train, tmp_path: Path, layout: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    settings = ("trainer.max_steps=5", "data.batch_size=12", f"data.layout={layout}")
+    assert train(*settings, "trainer.accumulate_grad_batches=2", f"run_dir={run}") == 0
+    shares = [share for _, share in column(read_metrics(run / "metrics.csv"), "real_share")]
+    assert len(shares) == 5
+    assert ("real tokens" in capsys.readouterr().err) == (layout == "padded")
+    if layout == "packed":  # where the stream's last window is short
+        assert min(shares) > 0.9
+        assert shares.count(1.0) >= 3
+    else:
+        assert all(0.5 < share < 1 for share in shares)
 
 
 def test_a_new_run_starts_an_empty_file(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_resumed_run_keeps_where_it_began(
     assert own(*begun, "resume=auto", "trainer.max_steps=2") == 0
     saved = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
     assert saved["init_from"] == str(folder)
-    assert saved["tokenizer"] == {"kind": "bytes", "vocab_size": None}
+    assert saved["tokenizer"] == {"kind": "bytes", "vocab_size": None, "path": ""}
     monkeypatch.chdir(folder.parent)
     folder.rename(folder.parent / "moved")  # it is not read again
     spelt = f"init_from=moved/../{folder.name}"
