@@ -41,6 +41,8 @@ bench: env
 	$(VENV_PYTHON) bench/shakespeare_char.py
 	$(VENV_PYTHON) bench/shakespeare_small.py
 	$(VENV_PYTHON) bench/growth.py
+	$(VENV_PYTHON) bench/document_mask.py
+	$(VENV_PYTHON) bench/padding.py
 	$(VENV_PYTHON) bench/startup.py
 	$(VENV_PYTHON) bench/step_memory.py
 	$(VENV_PYTHON) bench/stories.py
