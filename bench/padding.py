@@ -3,9 +3,9 @@
 python bench/padding.py [rounds=20]
 
 Steps of the default model, each on the same rows read whole and in parts, in turns in one process:
-32 rows as long as stories, 8 poems of `tang300.jsonl` and 32 rows of made-up documents whose lengths spread far
-(lognormal, median 60). The figures are real tokens a second and the share of real tokens in what
-is read. By the wall clock, or on one thread (OMP_NUM_THREADS=1) by the process's CPU seconds,
+32 rows as long as stories, 8 as long as the poems of `tang300.jsonl`, and 32 whose lengths spread
+far (lognormal, median 60). The figures are real tokens a second and the share of real tokens in
+what is read. By the wall clock, or on one thread (OMP_NUM_THREADS=1) by the process's CPU seconds,
 which a busy machine changes less.
 """
 

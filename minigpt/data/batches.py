@@ -138,6 +138,13 @@ def windows(store: TokenStore, block_size: int, numbers: Rows, shift: int = 0) -
     return np.stack([starts, ends - starts], axis=1)
 
 
+def n_rows(store: TokenStore, block_size: int, layout: str) -> int:
+    """How many rows `spans` would give."""
+    if layout == "packed":
+        return n_windows(store, block_size)
+    return int((-(-np.diff(store.starts) // block_size)).sum())
+
+
 def n_long_documents(store: TokenStore, block_size: int) -> int:
     """How many documents the padded layout cuts into several rows."""
     return int((np.diff(store.starts) > block_size).sum())

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset
 
-from minigpt.data.batches import Batch, Rows, make_batch, rows_per_micro_batch
+from minigpt.data.batches import Batch, make_batch
+from minigpt.data.order import Rows, dealt
 from minigpt.data.stream import SEGMENT, read
 from minigpt.data.token_store import TokenStore
 
@@ -53,14 +54,11 @@ class StreamBatches(Dataset[Batch]):
         step, micro_step = divmod(micro_index, self.accumulate)
         group, place = divmod(step, steps_of_group(self.batch_size, self.block_size))
         store, rows = self._group(group)
-        share = rows_per_micro_batch(self.batch_size, self.accumulate, self.world_size)
-        first = place * self.batch_size + (micro_step * self.world_size + self.rank) * share
-        return make_batch(
-            store,
-            rows[first : first + share],
-            document_mask=self.document_mask,
-            step_targets=self.batch_size * self.block_size,
-        )
+        rows = rows[place * self.batch_size :][: self.batch_size]
+        mine = dealt(rows, self.accumulate, self.world_size)[micro_step, self.rank]
+        batch = make_batch(store, mine, document_mask=self.document_mask)
+        batch.step_targets = self.batch_size * self.block_size
+        return batch
 
     def _group(self, group: int) -> tuple[TokenStore, Rows]:
         """The tokens of a group, behind an end token as in any store, and its rows in order."""
@@ -77,7 +75,8 @@ class StreamBatches(Dataset[Batch]):
 
 def steps_of_group(batch_size: int, block_size: int) -> int:
     """Steps whose rows are shuffled together: those of about a segment, at least one."""
-    return max(1, SEGMENT // (batch_size * block_size))
+    # its last target is one token further on, which should not be in the next segment
+    return max(1, (SEGMENT - 1) // (batch_size * block_size))
 
 
 def segments_of_group(batch_size: int, block_size: int) -> int:

@@ -17,11 +17,13 @@ from minigpt.data.batches import (
     Batch,
     TrainingBatches,
     make_batch,
+    n_rows,
     spans,
     validation_batches,
+    windows,
 )
 from minigpt.data.cache import cache_folder
-from minigpt.data.order import Rows, by_length, rows_per_micro_batch
+from minigpt.data.order import by_length, rows_per_micro_batch
 from minigpt.data.overfit import OverfitRows, choose_overfit_rows
 from minigpt.data.preparation import PreparedData
 from minigpt.data.stream import Feed, Place, place_of, streaming, want
@@ -205,17 +207,22 @@ class CorpusBatches(L.LightningDataModule):
         share = rows_per_micro_batch(
             config.data.batch_size, config.trainer.accumulate_grad_batches, world_size
         )
-        rows = spans(self.data.train, config.model.block_size, config.data.layout)
-        held_out = spans(validation, config.model.block_size, self._validation_layout)
-        most = min(self._validation_rows, len(held_out))
+        layout = self._validation_layout
+        most = min(self._validation_rows, n_rows(validation, config.model.block_size, layout))
         return (
-            self._largest(self.data.train, rows, share),
-            self._largest(validation, held_out, most),
+            self._longest(self.data.train, config.data.layout, share),
+            self._longest(validation, layout, most),
         )
 
-    def _largest(self, store: TokenStore, rows: Rows, count: int) -> Batch:
-        longest = np.resize(by_length(rows)[::-1], (count, 2))
-        return make_batch(store, longest, document_mask=self.config.data.document_mask)
+    def _longest(self, store: TokenStore, layout: str, count: int) -> Batch:
+        """A batch of the longest rows there are."""
+        block_size = self.config.model.block_size
+        if layout == "packed":  # all but the last are full
+            rows = windows(store, block_size, np.arange(1))
+        else:
+            rows = by_length(spans(store, block_size, layout))[::-1]
+        document_mask = self.config.data.document_mask
+        return make_batch(store, np.resize(rows, (count, 2)), document_mask=document_mask)
 
     @property
     def floor_loss(self) -> float | None:
@@ -228,19 +235,19 @@ class CorpusBatches(L.LightningDataModule):
     def facts(self) -> DataFacts:
         """What the plan says of the data; a step's tokens are an average."""
         train, config = self.data.train, self.config
-        rows = spans(train, config.model.block_size, config.data.layout)
-        per_row = float(rows[:, 1].mean())
+        block_size, layout = config.model.block_size, config.data.layout
         assert config.data.batch_size is not None
-        batch_size, tokens = config.data.batch_size, round(config.data.batch_size * per_row)
+        batch_size = config.data.batch_size
+        tokens = round(batch_size * train.n_targets / n_rows(train, block_size, layout))
         if self.overfit is not None:
             batch_size, tokens = len(self.overfit.rows), int(self.overfit.rows[:, 1].sum())
         return DataFacts(
-            description=f"{self.data.corpus.summary()}; {config.data.layout} rows{self._real()}",
+            description=f"{self.data.corpus.summary()}; {layout} rows{self._real()}",
             train_tokens=None if config.data.streaming else train.n_targets,
             validation_tokens=self.data.validation.n_targets,
             rows_per_step=batch_size,
             tokens_per_step=tokens,
-            row_length=int(rows[:, 1].max()),
+            row_length=min(block_size, train.longest if layout == "padded" else train.n_targets),
         )
 
     def _real(self) -> str:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from minigpt.config import TrainConfig
-from minigpt.data.batches import n_long_documents, n_windows
+from minigpt.data.batches import n_long_documents
+from minigpt.data.batches import n_rows as rows_of_an_epoch
 from minigpt.data.look.figures import Counts, Part, in_both, number_of, part_of, unseen
 from minigpt.data.look.shown_batch import ShownRow, batches_by_step, real_share, shown_rows
 from minigpt.data.preparation import PreparedData
@@ -62,7 +63,7 @@ def look(
     train = part_of(data.train, vocab_size, done)
     validation = part_of(data.validation, vocab_size, done)
     both = in_both(train, validation)
-    n_rows = _rows_of_an_epoch(train, settings)
+    n_rows = rows_of_an_epoch(data.train, settings.model.block_size, settings.data.layout)
     batch_size = settings.data.batch_size
     assert batch_size is not None
     n_sampled = 1 if settings.overfit else min(SAMPLED_STEPS, -(-n_rows // batch_size))
@@ -81,10 +82,3 @@ def look(
         step=step,
         rows=[row for batch in batches(step) for row in shown_rows(batch, data.tokenizer)],
     )
-
-
-def _rows_of_an_epoch(train: Part, settings: TrainConfig) -> int:
-    block_size = settings.model.block_size
-    if settings.data.layout == "packed":
-        return n_windows(train.store, block_size)
-    return int((-(-train.lengths // block_size)).sum())
