@@ -37,6 +37,8 @@ SEGMENT = 1 << 20
 _MOST_HELD = 64_000_000
 #: Seconds between looks at what another process does.
 _LOOK = 0.02
+#: Looks in vain after which that process is taken for ended.
+_MISSES = 5
 #: Seconds that the process which makes a stream has to begin.
 _PATIENCE = 60.0
 #: Keeps the draw of the order of documents apart from other draws by the same seed.
@@ -205,8 +207,9 @@ def _wanted(folder: Path) -> int:
 def streaming(feed: Feed, folder: Path) -> Generator[None, None, None]:
     """Have a stream made in `folder` while the block runs; nothing of it is left."""
     for left in folder.parent.glob("*/"):  # by processes that were killed
-        if not _is_alive(left):
-            shutil.rmtree(left, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _PATIENCE and not is_made(left):
+                shutil.rmtree(left, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / _WANTED).write_text(str(feed.first), "utf-8")
     maker = get_context("spawn").Process(target=make, args=(feed, folder, os.getpid()), daemon=True)
@@ -253,21 +256,21 @@ def read(folder: Path, first: int, count: int, dtype: npt.DTypeLike) -> npt.NDAr
 
 
 def _await(path: Path) -> None:
+    folder, misses = path.parent, 0
     deadline = time.monotonic() + _PATIENCE
     while not path.exists():
-        failed = path.with_name(_FAILED)
-        begun = (path.with_name(_ALIVE)).exists()
-        if failed.exists():
-            kind, words = json.loads(failed.read_text("utf-8"))
+        if (folder / _FAILED).exists():
+            kind, words = json.loads((folder / _FAILED).read_text("utf-8"))
             raise InputError(words) if kind == "input" else RunError(words)
-        if (begun and not _is_alive(path.parent)) or (not begun and time.monotonic() > deadline):
-            if path.exists() or failed.exists():
-                continue
+        begun = (folder / _ALIVE).exists()
+        gone = not is_made(folder) if begun else time.monotonic() > deadline
+        misses = misses + 1 if gone else 0  # it may be about to lock, or just have written
+        if misses > _MISSES:
             raise RunError("the process that tokenizes the stream has ended")
         time.sleep(_LOOK)
 
 
-def _is_alive(folder: Path) -> bool:
+def is_made(folder: Path) -> bool:
     """Whether a process makes a stream in `folder`: it has locked a file there."""
     try:
         with locked(folder / _ALIVE, patience=-1):

@@ -95,9 +95,10 @@ class Block(nn.Module):
         documents: list[int] | None = None,
     ) -> Tensor:
         """(B, T, C) to (B, T, C); the other arguments are `CausalSelfAttention`'s."""
-        others = (mask, cache, attention, angles, documents)
         if self.pre:
-            x = x + self.dropout(self.attention(self.norm_1(x), *others))
+            y = self.attention(self.norm_1(x), mask, cache, attention, angles, documents)
+            x = x + self.dropout(y)
             return x + self.dropout(self.mlp(self.norm_2(x)))
-        x = self.norm_1(x + self.dropout(self.attention(x, *others)))
+        y = self.attention(x, mask, cache, attention, angles, documents)
+        x = self.norm_1(x + self.dropout(y))
         return self.norm_2(x + self.dropout(self.mlp(x)))

@@ -30,6 +30,7 @@ from minigpt.data.stream import Feed, Place, place_of, streaming, want
 from minigpt.data.stream_batches import StreamBatches, segment_of_step, segments_of_group
 from minigpt.data.token_store import TokenStore
 from minigpt.defaults import find_device
+from minigpt.errors import InputError
 from minigpt.training.plan import DataFacts
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class CorpusBatches(L.LightningDataModule):
         self.config = config
         self.overfit: OverfitRows | None = None
         self._stream: Path | None = None  # the folder that its segments are in
-        self._reached: dict[str, Any] = {}  # what a checkpoint says of the stream
+        self._first, self._place = 0, Place()  # the segment that the stream begins with
         self._open = contextlib.ExitStack()
         if config.overfit:
             self.overfit = choose_overfit_rows(data.train, config.model.block_size)
@@ -131,14 +132,13 @@ class CorpusBatches(L.LightningDataModule):
         """Have one process of each machine make the stream that all of its processes read."""
         name = str(trainer.strategy.broadcast(secrets.token_hex(4)))
         folder = cache_folder(self.config.data) / "streams" / name
-        first, place = self._reached.get("segment", 0), self._reached.get("place", {})
         feed = Feed(
             self.config.data,
             self.data.tokenizer.to_json(),
             self.config.seed,
             ahead=2 * segments_of_group(*self._stream_shape),
-            first=first,
-            place=Place(**place),
+            first=self._first,
+            place=self._place,
         )
         if trainer.local_rank == 0:
             self._open.enter_context(streaming(feed, folder))
@@ -162,8 +162,11 @@ class CorpusBatches(L.LightningDataModule):
         return {"segment": number, "place": place_of(self._stream, number)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the stream go on from where it was."""
-        self._reached = state_dict
+        """Let the stream go on from where it was; `InputError` if that is not said."""
+        try:
+            self._first, self._place = int(state_dict["segment"]), Place(**state_dict["place"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError("the checkpoint does not say where the stream was") from error
 
     def validation(
         self, limit: int | None = None, rank: int = 0, world_size: int = 1

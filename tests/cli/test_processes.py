@@ -14,7 +14,9 @@ from typing import TypeAlias
 import pytest
 
 from minigpt.checkpoint import read_checkpoint
+from minigpt.data.stream import is_made
 from minigpt.run_folder import LAST
+from tests.conftest import Train
 
 PROJECT = Path(__file__).resolve().parents[2]
 SMALL = (
@@ -190,3 +192,43 @@ def test_torchrun_that_starts_too_few_is_refused_in_one_voice(start: Start, tmp_
     assert len(said) == 1
     assert said[0].startswith("error: trainer.devices=1: torchrun says 2 processes a machine")
     assert not (tmp_path / "run").exists()
+
+
+STREAM = ("data.streaming=true", "data.document=line", "tokenizer=bytes", "run_dir=run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("torchrun", [False, True])
+def test_two_processes_share_a_stream(start: Start, tmp_path: Path, torchrun: bool) -> None:
+    lines = "\n".join(f"line {i} of the text, which goes on" for i in range(200))
+    (tmp_path / "text.txt").write_text(lines, encoding="utf-8")
+    by = ("-m", "torch.distributed.run", "--nproc-per-node", "2") if torchrun else ()
+    process = start(*STREAM, "trainer.max_steps=4", by=by)
+    message = process.communicate(timeout=200)[1]
+    assert process.returncode == 0, message
+    alone = start(*STREAM[:-1], "run_dir=alone", "trainer.max_steps=4", "trainer.devices=1")
+    assert alone.communicate(timeout=200)[1].count("rror") == message.count("rror") == 0
+    losses = [Train.losses(tmp_path / name) for name in ("run", "alone")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert list((tmp_path / "cache" / "streams").iterdir()) == []
+
+
+@needs_proc
+@pytest.mark.slow
+def test_the_maker_of_a_stream_ends_with_the_run(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("\n".join(f"line {i}" for i in range(200)), "utf-8")
+    process = start(*STREAM, *ENDLESS, "trainer.devices=1", "trainer.strategy=auto")
+    metrics = tmp_path / "run" / "metrics.csv"
+    deadline = time.monotonic() + 120
+    while not (metrics.is_file() and len(metrics.read_bytes().splitlines()) > 5):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    (folder,) = (tmp_path / "cache" / "streams").iterdir()
+    assert is_made(folder)
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 20
+    while is_made(folder):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -146,6 +146,7 @@ def test_what_goes_wrong_there_is_said_here(tmp_path: Path) -> None:
 def test_a_killed_process_is_noticed(tmp_path: Path) -> None:
     folder = tmp_path / "streams" / "one"
     (tmp_path / "streams" / "left").mkdir(parents=True)
+    os.utime(tmp_path / "streams" / "left", (0, 0))
     with streaming(Feed(large(tmp_path), BYTES.to_json(), 1, ahead=1), folder):
         assert not (tmp_path / "streams" / "left").exists()
         read(folder, 0, 1, np.uint16)
