@@ -30,7 +30,7 @@ from minigpt.config import TrainConfig
 from minigpt.data.batches import Batch
 from minigpt.training.datamodule import CorpusBatches
 from minigpt.training.lightning_module import LanguageModel
-from minigpt.training.loss import logits_of, summed_loss
+from minigpt.training.loss import batch_loss
 from minigpt.training.optimizer import build_optimizer
 from minigpt.training.schedule import learning_rate
 
@@ -61,7 +61,7 @@ class BareLoop:
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate(step, self.optim)
             self.optimizer.zero_grad()
-            loss = summed_loss(logits_of(self.model, batch), batch.targets) / batch.step_targets
+            loss = batch_loss(self.model, batch, 1 / batch.step_targets)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.optim.grad_clip)
             self.optimizer.step()
