@@ -72,7 +72,7 @@ def fill(config: TrainConfig, device: Device) -> TrainConfig:
     Raises `InputError` for a precision, a strategy, a number of processes or a compiler that cannot
     be had.
     """
-    from minigpt.data.batches import rows_per_micro_batch
+    from minigpt.data.order import rows_per_micro_batch
 
     if config.compile:
         check_compiler(device.kind)

@@ -17,6 +17,10 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 #: Rows that are read together: how many, and how wide.
 Part: TypeAlias = tuple[int, int]
 
+#: Positions of padding that a part of a batch may have: about what one more part costs, in the time
+#: of positions (bench/NOTES.md). For a GPU it is a guess: its kernels want many positions at once.
+_PART_PADDING, _PART_PADDING_ON_GPU = 64, 1024
+
 #: Keeps the draw of the data order apart from other draws by the same seed.
 _ORDER_DRAW = 0xDA7A
 
@@ -76,6 +80,11 @@ def dealt_by_length(rows: Rows, micro_batches: int, world_size: int) -> Rows:
 def by_length(rows: Rows) -> Rows:
     """Rows (n, 2) with the shortest first; those of equal length stay in order."""
     return rows[np.argsort(rows[:, 1], kind="stable")]
+
+
+def part_padding(device: str) -> int:
+    """Positions of padding that a part of a batch may have on a kind of device."""
+    return _PART_PADDING if device == "cpu" else _PART_PADDING_ON_GPU
 
 
 def alike(widths: Rows, padding: int) -> list[Part]:

@@ -23,7 +23,7 @@ from minigpt.data.batches import (
     windows,
 )
 from minigpt.data.cache import cache_folder
-from minigpt.data.order import by_length, rows_per_micro_batch
+from minigpt.data.order import by_length, part_padding, rows_per_micro_batch
 from minigpt.data.overfit import OverfitRows, choose_overfit_rows
 from minigpt.data.preparation import PreparedData
 from minigpt.data.stream import Feed, Place, place_of, streaming, want
@@ -36,9 +36,6 @@ from minigpt.training.plan import DataFacts
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Positions of padding that a part of a batch may have: about what one more part costs, in the time
-#: of positions (bench/NOTES.md). For a GPU it is a guess: its kernels want many positions at once.
-_PART_PADDING, _PART_PADDING_ON_GPU = 64, 1024
 #: Steps that the plan looks at for the share of padding.
 _LOOKED_AT = 50
 
@@ -60,6 +57,7 @@ class CorpusBatches(L.LightningDataModule):
         self._stream: Path | None = None  # the folder that its segments are in
         self._first, self._place = 0, Place()  # the segment that the stream begins with
         self._open = contextlib.ExitStack()
+        self._part_padding = part_padding(find_device(config.trainer.accelerator).kind)
         if config.overfit:
             self.overfit = choose_overfit_rows(data.train, config.model.block_size)
 
@@ -92,14 +90,8 @@ class CorpusBatches(L.LightningDataModule):
             rank=rank,
             world_size=world_size,
             document_mask=config.data.document_mask,
-            part_padding=self.part_padding,
+            part_padding=self._part_padding,
         )
-
-    @property
-    def part_padding(self) -> int:
-        """Positions of padding that a part of a batch may have on the run's device."""
-        on_cpu = find_device(self.config.trainer.accelerator).kind == "cpu"
-        return _PART_PADDING if on_cpu else _PART_PADDING_ON_GPU
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """An endless loader; it has no length, so Lightning counts no epochs."""
@@ -187,7 +179,7 @@ class CorpusBatches(L.LightningDataModule):
             rank=rank,
             world_size=world_size,
             limit=limit,
-            part_padding=self.part_padding,
+            part_padding=self._part_padding,
         )
 
     @property

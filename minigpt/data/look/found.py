@@ -77,8 +77,13 @@ def look(
         in_both=both,
         seen_as=number_of(train, int(both[0]), validation) if len(both) else 0,
         n_rows=n_rows,
-        real_share=real_share(batch for each in range(n_sampled) for batch in batches(each)),
+        real_share=real_share(batches(each)[0] for each in range(n_sampled)),
         sampled_steps=n_sampled,
         step=step,
-        rows=[row for batch in batches(step) for row in shown_rows(batch, data.tokenizer)],
+        rows=[
+            row
+            for batch in batches(step)
+            for part in batch.in_parts()
+            for row in shown_rows(part, data.tokenizer)
+        ],
     )

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from minigpt.config import TrainConfig
 from minigpt.data.batches import IGNORED, Batch, TrainingBatches, make_batch
+from minigpt.data.order import part_padding
 from minigpt.data.overfit import choose_overfit_rows
 from minigpt.data.token_store import TokenStore
 from minigpt.data.tokenizer import Tokenizer
+from minigpt.defaults import find_device
 from minigpt.evaluate.coloured import END_SIGN, pieces
 from minigpt.settings import shortened
 
@@ -93,17 +95,16 @@ def batches_by_step(store: TokenStore, config: TrainConfig) -> Callable[[int], l
         seed=config.seed,
         accumulate=accumulate,
         document_mask=config.data.document_mask,
+        part_padding=part_padding(find_device(config.trainer.accelerator).kind),
     )
     return lambda step: [batches[step * accumulate + number] for number in range(accumulate)]
 
 
 def real_share(batches: Iterable[Batch]) -> float:
-    """The share of positions that are no padding, over several batches."""
-    real = positions = 0
-    for batch in batches:
-        real += batch.n_targets
-        positions += batch.inputs.numel()
-    return real / positions
+    """The share of positions that are no padding in what the steps of batches read."""
+    counts = [(batch.step_targets, batch.step_padding) for batch in batches]
+    real, padding = map(sum, zip(*counts, strict=True))
+    return real / (real + padding)
 
 
 def shown_rows(batch: Batch, tokenizer: Tokenizer) -> Iterator[ShownRow]:

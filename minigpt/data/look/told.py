@@ -9,7 +9,7 @@ import numpy as np
 from minigpt.data.corpora.corpus import counted
 from minigpt.data.look.figures import QUANTILES, Part, document_ids, most_frequent
 from minigpt.data.look.found import Found
-from minigpt.data.look.shown_batch import columns, legend, row_lines, row_words
+from minigpt.data.look.shown_batch import ShownRow, columns, legend, row_lines, row_words
 from minigpt.evaluate.coloured import signs, token_name
 from minigpt.run_folder import as_seen_from_here
 from minigpt.settings import shortened
@@ -200,11 +200,19 @@ def _lines(said: Facts) -> list[str]:
     return [table(folded)]
 
 
+def spaced(found: Found, count: int) -> list[tuple[int, ShownRow]]:
+    """So many rows of the batch, evenly spread, for they may be in order of length; from 1."""
+    n = len(found.rows)
+    places = np.linspace(0, n - 1, min(count, n)).round().astype(int).tolist()
+    return [(place + 1, found.rows[place]) for place in places]
+
+
 def batch_lines(found: Found, shown: int) -> list[str]:
-    """The first rows of the batch, position over position."""
-    rows = found.rows[:shown]
-    lines = ["", f"The batch of step {found.step:,}: {legend(rows)}"] if rows else []
-    for number, row in enumerate(rows, 1):
+    """Rows of the batch, position over position."""
+    rows = spaced(found, shown)
+    told = legend([row for _, row in rows])
+    lines = ["", f"The batch of step {found.step:,}: {told}"] if rows else []
+    for number, row in rows:
         lines.append(f"row {number} of {len(found.rows):,}: {row_words(row)}")
         for reads, predicts in row_lines(row, WIDTH - _INDENT, MOST_LINES):
             lines += [f"  reads     {reads}", f"  predicts  {predicts}"]
@@ -243,7 +251,7 @@ def as_data(found: Found, shown: int) -> dict[str, Any]:
             "step": found.step,
             "rows": [
                 {"inputs": row.inputs, "targets": row.targets, "positions": row.positions}
-                for row in found.rows[:shown]
+                for _, row in spaced(found, shown)
             ],
         },
     }
