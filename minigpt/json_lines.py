@@ -17,7 +17,8 @@ def json_object(line: str) -> dict[str, object]:
     try:
         value: object = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from error
+        what = error.msg.removesuffix(" at")
+        raise ValueError(f"not JSON: {what} at column {error.colno}") from error
     except RecursionError as error:
         raise ValueError("not JSON that can be read: nested too deeply") from error
     if not isinstance(value, dict):

@@ -1,15 +1,19 @@
 """The commands that the documentation shows are ones that the program takes."""
 
+import contextlib
 import re
 import shlex
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from minigpt.command_line import compose
 from minigpt.config import TrainConfig
+from minigpt.data.look.config import LookConfig
 from minigpt.doctor.config import DoctorConfig
+from minigpt.errors import InputError
 from minigpt.evaluate.config import EvaluateConfig
 from minigpt.export.config import ExportConfig
 from minigpt.generation.config import GenerateConfig
@@ -18,6 +22,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 PAGES = (
     "README.md",
     "docs/architecture.md",
+    "docs/data.md",
     "docs/training.md",
     "docs/generation.md",
     "docs/speed.md",
@@ -29,31 +34,35 @@ PAGES = (
     "bench/README.md",
 )
 COMMAND = re.compile(
-    r"(?:\.venv/bin/)?python (?:(train|generate)\.py|-m minigpt\.(doctor|evaluate|export))( .*)?"
+    r"(?:\.venv/bin/)?python (?:(train|generate)\.py|-m minigpt\.(data|doctor|evaluate|export))( .*)?"
 )
+#: Of each program, its settings and their name in `conf/`.
 SCHEMAS = {
-    "train": TrainConfig,
-    "generate": GenerateConfig,
-    "doctor": DoctorConfig,
-    "evaluate": EvaluateConfig,
-    "export": ExportConfig,
+    "train": (TrainConfig, "train"),
+    "generate": (GenerateConfig, "generate"),
+    "data": (LookConfig, "look"),
+    "doctor": (DoctorConfig, "doctor"),
+    "evaluate": (EvaluateConfig, "evaluate"),
+    "export": (ExportConfig, "export"),
 }
 
 
-def commands() -> list[tuple[str, str]]:
-    """(program, arguments) of each command in a code block."""
-    found: list[tuple[str, str]] = []
+def commands() -> list[tuple[str, str, bool]]:
+    """(program, arguments, whether an error is shown) of each command in a code block."""
+    found: list[tuple[str, str, bool]] = []
     for page in PAGES:
         text = (PROJECT / page).read_text(encoding="utf-8")
         for language, fenced, indented in re.findall(
             r"```(\w*)\n(.*?)```|((?:^ {4}.*\n)+)", text, re.DOTALL | re.MULTILINE
         ):
             # on a screen what is typed stands after a $
-            typed = "\n".join(re.findall(r"^\$ .*", fenced, re.MULTILINE))
+            typed = "\n".join(re.findall(r"^(?:\$|error:) .*", fenced, re.MULTILINE))
             block = (fenced if language == "sh" else typed) or indented
             lines = re.sub(r"\\\n\s*", "", block).splitlines()
-            matches = [match for line in lines if (match := COMMAND.search(line))]
-            found += [(match[1] or match[2], match[3] or "") for match in matches]
+            for line, following in pairwise([*lines, ""]):
+                if match := COMMAND.search(line):
+                    refused = following.startswith("error:")
+                    found.append((match[1] or match[2], match[3] or "", refused))
     return found
 
 
@@ -61,12 +70,13 @@ def test_there_are_commands() -> None:
     assert len(commands()) > 15
 
 
-@pytest.mark.parametrize(("program", "arguments"), commands())
-def test_a_command_that_is_shown_is_taken(program: str, arguments: str) -> None:
+@pytest.mark.parametrize(("program", "arguments", "refused"), commands())
+def test_a_command_that_is_shown_is_taken(program: str, arguments: str, refused: bool) -> None:
     words = [word for word in shlex.split(arguments, comments=True) if word != "--help"]
     if "-m" in words:  # a list of values stands for one run with each
         words = [re.sub(r"=([^,]+),.*", r"=\1", word) for word in words if word != "-m"]
-    compose(SCHEMAS[program], program, words)
+    with contextlib.suppress(InputError) if refused else contextlib.nullcontext():
+        compose(*SCHEMAS[program], words)
 
 
 def test_the_scripts_that_are_shown_exist() -> None:

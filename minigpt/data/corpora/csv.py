@@ -8,8 +8,9 @@ from pathlib import Path
 
 from minigpt.config import DataConfig
 from minigpt.data.corpora.corpus import Part, Source
-from minigpt.data.corpora.files import check_encoding, file_sources, read_lines
+from minigpt.data.corpora.files import LONGEST, check_encoding, file_sources, read_lines
 from minigpt.errors import InputError
+from minigpt.settings import shortened
 
 #: The files of a folder that are read.
 SUFFIXES = (".csv", ".tsv")
@@ -32,7 +33,7 @@ def _documents(path: Path, encoding: str, field: str) -> Iterator[Part]:
     try:
         header = next(rows, list[str]())
         if field not in header:
-            there = ", ".join(header) or "none"
+            there = shortened(", ".join(header) or "none", LONGEST)
             raise InputError(f"{path}: no column {field!r}; data.field may be one of: {there}")
         column = header.index(field)
         begun = rows.line_num + 1

@@ -23,6 +23,8 @@ CHUNK = 1 << 20
 #: As in git: a file with a zero byte near its start is not text.
 _LOOK_FOR_ZERO = 8000
 _PACKED = ".gz"
+#: Characters that are shown of the names of a file's columns.
+LONGEST = 200
 #: What reading a damaged gzip file raises.
 DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 
