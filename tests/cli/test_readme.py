@@ -34,7 +34,8 @@ PAGES = (
     "bench/README.md",
 )
 COMMAND = re.compile(
-    r"(?:\.venv/bin/)?python (?:(train|generate)\.py|-m minigpt\.(data|doctor|evaluate|export))( .*)?"
+    r"(?:\.venv/bin/)?python (?:(train|generate)\.py|-m minigpt\.(data|doctor|evaluate|export))"
+    r"( .*)?"
 )
 #: Of each program, its settings and their name in `conf/`.
 SCHEMAS = {
