@@ -6,6 +6,8 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
+#: Seconds before a bar is shown: what takes less needs none.
+DELAY = 1.0
 #: Seconds between plain lines where there is no terminal.
 PLAIN_INTERVAL = 15.0
 
@@ -24,7 +26,12 @@ class Count:
         if sys.stderr.isatty():
             scaled = unit == "B"
             self._bar = tqdm(
-                total=total, desc=doing, unit=f" {unit}", unit_scale=scaled, dynamic_ncols=True
+                total=total,
+                desc=doing,
+                unit=f" {unit}",
+                unit_scale=scaled,
+                dynamic_ncols=True,
+                delay=DELAY,
             )
 
     def add(self, n: int) -> None:

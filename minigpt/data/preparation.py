@@ -75,7 +75,7 @@ def prepare(
         path, tokenizer = tokenizer.path, pretrained_tokenizer(tokenizer.path)
         say(f"tokenizer {path}: {tokenizer.vocab_size:,} tokens, {tokenizer.end} ends a document")
     what = tokenizer.to_json() if isinstance(tokenizer, Tokenizer) else asdict(tokenizer)
-    with _alone(cache, digest([asdict(data), what]), say):
+    with _alone(cache, digest([_of_the_text(data), what]), say):
         if corpus is None:
             corpus = load_corpus(data)
             say(corpus.summary())
@@ -98,6 +98,12 @@ def prepare(
                 say(f"using the prepared tokens in {folder}")
     train, validation = stores
     return PreparedData(tokenizer, train, validation, folder, reused, train.n_documents, corpus)
+
+
+def _of_the_text(data: DataConfig) -> dict[str, Any]:
+    """The settings that decide what is prepared."""
+    others = ("batch_size", "layout", "document_mask", "num_workers", "cache_dir", "shuffle_buffer")
+    return {name: value for name, value in asdict(data).items() if name not in others}
 
 
 def prepared_name(corpus: Corpus, tokenizer: Tokenizer) -> str:
@@ -220,6 +226,8 @@ def _what_differs(cache: Path, meta: dict[str, Any]) -> str:
     if not same:
         return ""
     new = [word for key, word in words.items() if same[-1].get(key) != meta[key]]
+    if not new:
+        return ", since what was prepared before is damaged"
     return (
         f", since {' and '.join(new)} differ{'s' * (len(new) == 1)} from what was prepared before"
     )
@@ -237,6 +245,8 @@ def _make(
         if corpus.log_probability is not None:
             told = map(corpus.log_probability, whole(corpus.validation()))
             meta["validation"]["log_probability"] = sum(told)
+        if corpus.text_now is not None and corpus.text_now() != corpus.text:
+            raise InputError(f"corpus {corpus.name}: its files changed while they were read")
         (temporary / TOKENIZER).write_text(tokenizer.to_json(), "utf-8")
         (temporary / META).write_text(json.dumps(meta, indent=1), "utf-8")
         _give_name(temporary, folder)

@@ -281,6 +281,30 @@ def test_it_says_what_differs_from_before(data: DataConfig) -> None:
     assert made("char").startswith("using the prepared tokens in ")
 
 
+def test_a_file_that_changes_while_it_is_read_is_noticed(
+    data: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = preparation.write_stream
+
+    def and_then_change(path: Path, *arguments: object) -> object:
+        made = write(path, *arguments)  # type: ignore[arg-type]
+        if path.name == "train":
+            Path(data.path[0]).write_text("\n".join(reversed(LINES)), "utf-8")
+        return made
+
+    monkeypatch.setattr(preparation, "write_stream", and_then_change)
+    with pytest.raises(InputError, match="its files changed while they were read"):
+        ready(data)
+    assert folders(data) == []
+
+
+def test_what_is_damaged_is_said_to_be(data: DataConfig) -> None:
+    (ready(data).folder / "train.bin").write_bytes(b"")
+    said: list[str] = []
+    prepare(data, TokenizerConfig(kind="bytes"), say=said.append)
+    assert said[-1].endswith(", since what was prepared before is damaged")
+
+
 def test_a_bpe_learns_from_so_much_of_a_large_text(
     data: DataConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

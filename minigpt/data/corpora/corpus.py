@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 from minigpt.config import DataConfig
 from minigpt.data.cache import digest, digests_of, keep, recall
 from minigpt.errors import InputError
+from minigpt.progress import Count
 
 
 class Part(NamedTuple):
@@ -60,8 +61,8 @@ class Corpus:
     corpus has. `n_documents` counts the documents of both parts (one that is cut between them
     counts once), `n_bytes` theirs as UTF-8 (None: not known), `left_out` what is left out, each by
     its name in the singular. `log_probability` gives the exact log-probability of a document, in
-    nats, where it is known. `is_head` says that the documents are the first ones of a corpus that
-    is streamed.
+    nats, where it is known. `text_now` finds `text` again, where it may have changed. `is_head`
+    says that the documents are the first ones of a corpus that is streamed.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Corpus:
     n_bytes: int | None
     left_out: dict[str, int] = field(default_factory=dict[str, int])
     log_probability: Callable[[str], float] | None = None
+    text_now: Callable[[], str] | None = None
     is_head: bool = False
 
     @property
@@ -125,22 +127,21 @@ def split_corpus(
     Raises `InputError` if a part would be empty.
     """
     fraction, limit = config.val_fraction, config.max_documents
-    text = source.identity(cache)
+    texts = [each.identity(cache) for each in (source, held_out) if each]
     by_text = config.corpus == "hub"
-    found = _remembered(source, limit, fraction, text, cache, by_text=by_text)
+    found = _remembered(source, limit, fraction, texts[0], cache, by_text=by_text)
     held = _Scan()
     documents = partial(usable, source.documents, limit)
     if held_out is not None:
-        text_held = held_out.identity(cache)
-        held = _remembered(held_out, None, fraction, text_held, cache)
+        held = _remembered(held_out, None, fraction, texts[1], cache)
         parts = documents, partial(usable, held_out.documents, None)
-        text = digest([text, text_held])
     else:
         parts = _divided(documents, found, fraction, source.where, by_text=by_text)
     n_skipped = source.n_skipped + (held_out.n_skipped if held_out else 0)
     return Corpus(
         name=config.corpus,
-        text=text,
+        text=digest(texts),
+        text_now=lambda: digest([each.identity(cache) for each in (source, held_out) if each]),
         division=digest([limit, None if held_out else fraction]),
         train=parts[0],
         validation=parts[1],
@@ -204,10 +205,12 @@ def _scan(documents: Documents, limit: int | None, fraction: float, *, by_text: 
     found = _Scan()
     blank, length, size = True, 0, 0
     hashed = hashlib.blake2b(digest_size=8)
+    count = Count(None, "reading", "B")
     for text, last in documents():
         content = text.encode()
         blank = blank and not text.strip()
         length, size = length + len(text), size + len(content)
+        count.add(len(content))
         if by_text:
             hashed.update(content)
         if not last:
@@ -224,6 +227,7 @@ def _scan(documents: Documents, limit: int | None, fraction: float, *, by_text: 
             if found.n_documents * fraction < 1:
                 found.lengths.append(length)
         blank, length, size, hashed = True, 0, 0, hashlib.blake2b(digest_size=8)
+    count.close()
     if found.n_documents * fraction >= 1:
         found.lengths.clear()
     return found
