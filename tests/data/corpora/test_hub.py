@@ -1,6 +1,8 @@
 """Data sets of the hub: the real loading code, on folders laid out like them."""
 
 import time
+from collections import Counter
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ import pytest
 from minigpt.command_line import compose
 from minigpt.composition import presets
 from minigpt.config import DataConfig, TrainConfig
-from minigpt.data.corpora import hub, load_corpus
+from minigpt.data.corpora import hub, load_corpus, sources
 from minigpt.data.corpora.corpus import whole
+from minigpt.data.stream import Place, documents
 from minigpt.errors import InputError
 
 datasets: Any = library
@@ -60,6 +63,18 @@ def test_without_one_documents_are_held_out_by_their_text(folder: Path) -> None:
     assert set(validation_of_limited) < set(validation)
     held_out = set(parts(config(folder, val_fraction=0.05))[1])
     assert held_out < set(validation)
+
+
+def test_a_stream_of_it_has_every_document_once_an_epoch(folder: Path) -> None:
+    data = config(folder, val_split="validation", streaming=True, shuffle_buffer=30)
+    told = list(islice(documents(sources(data)[0], data, 1, Place()), 400))
+    assert Counter(text for _, text in told[:200]) == Counter(ROWS["train"])
+    assert Counter(text for _, text in told[200:]) == Counter(ROWS["train"])
+    assert {place.shard for place, _ in told} == {0, 1}
+    again = documents(sources(data)[0], data, 1, told[137][0])
+    assert list(islice(again, 50)) == told[137:187]
+    head = load_corpus(data)
+    assert list(whole(head.validation())) == ROWS["validation"]
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "text"])
