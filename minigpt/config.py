@@ -273,19 +273,39 @@ def check(config: Any) -> None:
         _check_tokenizer(tokenizer)
 
 
+#: Corpora that read a setting, of settings that others do not.
+_READ_BY = {
+    "name": ("hub",),
+    "config": ("hub",),
+    "revision": ("hub",),
+    "split": ("hub",),
+    "val_split": ("hub",),
+    "document": ("text",),
+    "field": ("jsonl", "csv", "parquet", "hub"),
+    "encoding": ("text", "jsonl", "csv"),
+}
+
+
 def _check_source(data: DataConfig) -> None:
     """Refuse what names a text that the kind of corpus does not read."""
     if data.corpus in ("stories", "stdlib", "hub"):
         for name, paths in (("path", data.path), ("val_path", data.val_path)):
             if paths:
+                right = "add data=text, data=jsonl, data=csv or data=parquet"
+                if data.corpus == "hub":
+                    right = (
+                        "data.name=… names a data set or a folder laid out like one, or " + right
+                    )
                 raise InputError(
-                    f"data.{name}={paths[0]}: data={data.corpus} reads no file of yours;"
-                    " add data=text, data=jsonl, data=csv or data=parquet"
+                    f"data.{name}={paths[0]}: data={data.corpus} reads no file of yours; {right}"
                 )
-    if data.corpus != "hub":
-        for name in ("name", "config", "revision", "val_split"):
-            if value := getattr(data, name):
-                raise InputError(f"data.{name}={value}: is for a data set of the hub; add data=hub")
+    for name, corpora in _READ_BY.items():
+        value = getattr(data, name)
+        if data.corpus not in corpora and value != getattr(DataConfig(), name):
+            raise InputError(
+                f"data.{name}={value}: is not read by data={data.corpus}, but by"
+                f" {' and '.join(f'data={corpus}' for corpus in corpora)}"
+            )
 
 
 def _check_tokenizer(tokenizer: TokenizerConfig) -> None:

@@ -41,5 +41,5 @@ def histogram(
         f'<svg viewBox="0 -20 {WIDTH} {HEIGHT + 44}" role="img" aria-label="{label}">{bars}'
         f'<line x1="0" x2="{WIDTH}" y1="{HEIGHT}" y2="{HEIGHT}"/>'
         f'<line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="0" y2="{HEIGHT}"/>'
-        f'<text x="2" y="-4">at most {most:,}</text>{ticks}</svg>'
+        f'<text x="2" y="-4">tallest: {most:,}</text>{ticks}</svg>'
     )

@@ -18,7 +18,8 @@ def json_object(line: str) -> dict[str, object]:
         value: object = json.loads(line)
     except json.JSONDecodeError as error:
         what = error.msg.removesuffix(" at")
-        raise ValueError(f"not JSON: {what} at column {error.colno}") from error
+        hint = "; one object a line is needed" if line.lstrip().startswith("[") else ""
+        raise ValueError(f"not JSON: {what} at column {error.colno}{hint}") from error
     except RecursionError as error:
         raise ValueError("not JSON that can be read: nested too deeply") from error
     if not isinstance(value, dict):

@@ -77,7 +77,7 @@ def prepare(
     what = tokenizer.to_json() if isinstance(tokenizer, Tokenizer) else asdict(tokenizer)
     with _alone(cache, digest([_of_the_text(data), what]), say):
         if corpus is None:
-            corpus = load_corpus(data)
+            corpus = _found(data, moved=trained_on is not None)
             say(corpus.summary())
         with _kept_in(cache):
             if isinstance(tokenizer, TokenizerConfig):
@@ -98,6 +98,16 @@ def prepare(
                 say(f"using the prepared tokens in {folder}")
     train, validation = stores
     return PreparedData(tokenizer, train, validation, folder, reused, train.n_documents, corpus)
+
+
+def _found(data: DataConfig, *, moved: bool) -> Corpus:
+    """The corpus; where it may have `moved` since a run began, the error says what to do."""
+    try:
+        return load_corpus(data)
+    except InputError as error:
+        if moved and "no such file" in str(error):
+            raise InputError(f"{error}; if it was moved, data.path=… says where to") from error
+        raise
 
 
 def _of_the_text(data: DataConfig) -> dict[str, Any]:
@@ -208,29 +218,32 @@ def _facts(data: DataConfig, corpus: Corpus, tokenizer: Tokenizer) -> dict[str, 
         "text": corpus.text,
         "division": corpus.division,
         "tokenizer": digest(tokenizer.to_json()),
+        "kind": tokenizer.kind,
     }
 
 
 def _what_differs(cache: Path, meta: dict[str, Any]) -> str:
-    """What is new about what was prepared before from the same place, in words."""
-    words = {"text": "the text", "division": "the split", "tokenizer": "the tokenizer"}
-    before: list[tuple[float, dict[str, Any]]] = []
+    """What is new about what was prepared from the same place before, in words."""
+    before: list[list[str]] = []
     for path in cache.glob(f"{meta['corpus']}-*/{META}"):
         with contextlib.suppress(OSError, ValueError):
-            before.append((path.stat().st_mtime, json.loads(path.read_text("utf-8"))))
-    same = [
-        old
-        for _, old in sorted(before, key=lambda each: each[0])
-        if old.get("source") == meta["source"]
-    ]
-    if not same:
+            old = json.loads(path.read_text("utf-8"))
+            if old.get("source") == meta["source"]:
+                before.append(_differences(old, meta))
+    if not before:
         return ""
-    new = [word for key, word in words.items() if same[-1].get(key) != meta[key]]
+    new = min(before, key=len)
     if not new:
         return ", since what was prepared before is damaged"
-    return (
-        f", since {' and '.join(new)} differ{'s' * (len(new) == 1)} from what was prepared before"
-    )
+    return f", since {' and '.join(new)} differ{'s' * (len(new) == 1)} from what was prepared"
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What differs. Of another text another tokenizer is learned: that is not said too."""
+    words = {"text": "the text", "division": "the split"}
+    found = [word for key, word in words.items() if old.get(key) != new[key]]
+    key = "kind" if found else "tokenizer"
+    return found + ["the tokenizer"] * (old.get(key) != new[key])
 
 
 def _make(

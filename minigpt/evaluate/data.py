@@ -22,6 +22,11 @@ UNKNOWN = "been trained on some of it"
 #: Settings that say which text there is.
 _SOURCE = ("data.corpus", "data.path", "data.name", "data.config", "data.revision", "data.split")
 
+#: Settings of the data that mean something for one kind of corpus.
+_OF_A_CORPUS = (
+    "path", "name", "config", "revision", "split", "document", "field", "encoding", "streaming",
+)  # fmt: skip
+
 
 def run_settings(record: dict[str, Any], given: DataConfig, named: frozenset[str]) -> TrainConfig:
     """The settings of a model's run, those of `given` that are `named` put over its data's.
@@ -38,8 +43,8 @@ def run_settings(record: dict[str, Any], given: DataConfig, named: frozenset[str
     if any(value_of(saved, key) != value_of(whole, key) for key in _SOURCE if key in named):
         saved.data.val_path, saved.data.val_split, saved.data.max_documents = [], "", None
     if "data.corpus" in named and given.corpus != saved.data.corpus:
-        saved.data.path = []
-        saved.data.name = saved.data.config = saved.data.revision = ""
+        for name in _OF_A_CORPUS:
+            setattr(saved.data, name, getattr(given, name))
     for key in chosen:
         set_value(saved, key, value_of(whole, key))
     check(saved)

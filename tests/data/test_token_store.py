@@ -268,13 +268,11 @@ def test_it_says_what_differs_from_before(data: DataConfig) -> None:
 
     assert made().endswith(ready(data).folder.name)
     assert made().startswith("using the prepared tokens in ")
-    assert made("char").endswith(", since the tokenizer differs from what was prepared before")
+    assert made("char").endswith(", since the tokenizer differs from what was prepared")
     Path(data.path[0]).write_text("\n".join([*LINES, "one more"]), "utf-8")
-    assert made("char").endswith(
-        ", since the text and the tokenizer differ from what was prepared before"
-    )
+    assert made("char").endswith(", since the text differs from what was prepared")
     data.val_fraction = 0.2
-    assert made("char").endswith(", since the split differs from what was prepared before")
+    assert made("char").endswith(", since the split differs from what was prepared")
     # neither a name nor a date makes another text
     file = Path(data.path[0]).rename(Path(data.path[0]).with_name("other.txt"))
     data.path = [str(file)]

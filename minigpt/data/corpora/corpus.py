@@ -35,7 +35,8 @@ class Source:
     """Documents as they are read: shards in their order.
 
     `where` begins what is said of them. The contents of `files` and the `form` in which they are
-    read stand for the documents. `n_skipped` counts files left out because they are not text.
+    read stand for the documents. `n_skipped` counts files left out because they are not text;
+    `note` is what should be known of them besides.
     """
 
     where: str
@@ -43,6 +44,7 @@ class Source:
     files: Sequence[Path]
     form: tuple[str, ...] = ()
     n_skipped: int = 0
+    note: str = ""
 
     def documents(self) -> Iterator[Part]:
         """All of them."""
@@ -61,8 +63,9 @@ class Corpus:
     corpus has. `n_documents` counts the documents of both parts (one that is cut between them
     counts once), `n_bytes` theirs as UTF-8 (None: not known), `left_out` what is left out, each by
     its name in the singular. `log_probability` gives the exact log-probability of a document, in
-    nats, where it is known. `text_now` finds `text` again, where it may have changed. `is_head`
-    says that the documents are the first ones of a corpus that is streamed.
+    nats, where it is known. `note` is that of its source. `text_now` finds `text` again, where it
+    may have changed. `is_head` says that the documents are the first ones of a corpus that is
+    streamed.
     """
 
     name: str
@@ -75,6 +78,7 @@ class Corpus:
     left_out: dict[str, int] = field(default_factory=dict[str, int])
     log_probability: Callable[[str], float] | None = None
     text_now: Callable[[], str] | None = None
+    note: str = ""
     is_head: bool = False
 
     @property
@@ -87,6 +91,7 @@ class Corpus:
         left_out = [counted(count, what) for what, count in self.left_out.items() if count]
         tail = f" ({' and '.join(left_out)} left out)" if left_out else ""
         tail += " at its beginning" if self.is_head else ""
+        tail += f"; {self.note}" if self.note else ""
         return f"corpus {self.name}: {counted(self.n_documents, 'document')}{tail}"
 
 
@@ -147,6 +152,7 @@ def split_corpus(
         validation=parts[1],
         n_documents=found.n_documents + held.n_documents,
         n_bytes=found.n_bytes + held.n_bytes,
+        note=source.note,
         left_out={"blank one": found.n_blank + held.n_blank, "binary file": n_skipped},
     )
 

@@ -34,7 +34,12 @@ def _documents(path: Path, encoding: str, field: str) -> Iterator[Part]:
         header = next(rows, list[str]())
         if field not in header:
             there = shortened(", ".join(header) or "none", LONGEST)
-            raise InputError(f"{path}: no column {field!r}; data.field may be one of: {there}")
+            cells = "" if len(header) > 1 else "; commas divide cells, and tabs in a .tsv"
+            raise InputError(
+                f"{path}: no column {field!r}; data.field may be one of: {there}{cells}"
+            )
+        if header.count(field) > 1:
+            raise InputError(f"{path}: {header.count(field)} columns are called {field!r}")
         column = header.index(field)
         begun = rows.line_num + 1
         for row in rows:

@@ -25,6 +25,7 @@ _LOOK_FOR_ZERO = 8000
 _PACKED = ".gz"
 #: Characters that are shown of the names of a file's columns.
 LONGEST = 200
+_REMEDY = "data.encoding=… sets the encoding"
 #: What reading a damaged gzip file raises.
 DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 
@@ -114,8 +115,17 @@ def read_text(path: Path, encoding: str) -> Iterator[str]:
         unpacked = " of what is packed in it" if path.suffix == _PACKED else ""
         raise InputError(
             f"{path}: byte {offset + error.start:,}{unpacked} is not {encoding} ({error.reason});"
-            " data.encoding=… sets the encoding"
+            f" {_remedy(error.object[:4]) if offset == 0 else _REMEDY}"
         ) from error
+
+
+def _remedy(begins: bytes) -> str:
+    """What would be right for a file that begins so and is not in its encoding."""
+    if begins == b"PAR1":
+        return "it is a Parquet file: data=parquet"
+    if begins.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "it begins as UTF-16 does: data.encoding=utf-16"
+    return _REMEDY
 
 
 def split_text(texts: Iterable[str], separator: str) -> Iterator[Part]:

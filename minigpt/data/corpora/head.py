@@ -45,6 +45,7 @@ def head_of(config: DataConfig, source: Source, held_out: Source | None) -> Corp
         validation=lambda: map(Part, validation),
         n_documents=len(train) + len(validation),
         n_bytes=None,
+        note=source.note,
         is_head=True,
     )
 

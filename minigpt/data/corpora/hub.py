@@ -29,13 +29,14 @@ def sources(config: DataConfig) -> tuple[Source, Source | None]:
         raise InputError(
             "data=hub needs data.name=… (owner/name of a data set at Hugging Face, or a folder)"
         )
-    held_out = _source(config, config.val_split) if config.val_split else None
-    return _source(config, config.split), held_out
+    held_out = _source(config, "val_split") if config.val_split else None
+    return _source(config, "split"), held_out
 
 
-def _source(config: DataConfig, split: str) -> Source:
-    """A split, as a mapped copy of a hub's data set or as the files of a folder."""
-    where = f"data.name={config.name} data.split={split}"
+def _source(config: DataConfig, key: str) -> Source:
+    """The split of a setting, as a mapped copy of a hub's data set or as the files of a folder."""
+    split: str = getattr(config, key)
+    where = f"data.name={config.name} data.{key}={split}"
     form = (config.field, split, config.config)
     local = Path(config.name).expanduser()
     if not local.is_dir() and (local.is_absolute() or config.name.startswith(".")):
@@ -53,7 +54,7 @@ def _source(config: DataConfig, split: str) -> Source:
             cached: list[dict[str, str]] = [] if config.streaming else dataset.cache_files
             files = [Path(each["filename"]) for each in cached]
     except Exception as error:  # `datasets` raises of many kinds on the way
-        raise InputError(_explained(error, config, split)) from error
+        raise InputError(_explained(error, config, where)) from error
     shards = [dataset]
     if config.streaming or local.is_dir():
         count = dataset.num_shards
@@ -124,7 +125,7 @@ def _documents(dataset: Any, where: str, field: str) -> Iterator[Part]:
         raise InputError(f"{where}: cannot be read: {_reason(error)}") from error
 
 
-def _explained(error: Exception, config: DataConfig, split: str) -> str:
+def _explained(error: Exception, config: DataConfig, where: str) -> str:
     """One line for what `datasets` raised: what is wrong, and what would be right."""
     known = _library().exceptions
     reason = _reason(error)
@@ -140,7 +141,7 @@ def _explained(error: Exception, config: DataConfig, split: str) -> str:
             " (data=stories needs none)"
         )
     if "split" in reason.lower():
-        return f"{name} data.split={split}: {reason}"
+        return f"{where}: {reason}"
     if "config" in reason.lower():
         return f"{name} data.config={config.config}: {reason}"
     return f"{name}: cannot be read: {reason}"

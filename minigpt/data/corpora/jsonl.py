@@ -32,9 +32,12 @@ def _documents(path: Path, encoding: str, field: str) -> Iterator[Part]:
 
 
 def _field(line: str, field: str) -> str:
-    """The text in one field of a line of JSON; `ValueError` says what is there instead."""
+    """The text in one field of a line of JSON, which may be null: nothing.
+
+    `ValueError` says what is there instead.
+    """
     record = json_object(line)
     if field not in record:
         there = ", ".join(record) or "none"
         raise ValueError(f"no field {field!r}; data.field may be one of: {there}")
-    return json_text(record, field)
+    return "" if record[field] is None else json_text(record, field)

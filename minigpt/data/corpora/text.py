@@ -1,15 +1,21 @@
 """The user's own text: a file, a line, or what stands between separators is a document."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
 from minigpt.config import DataConfig
-from minigpt.data.corpora.corpus import Part, Source
+from minigpt.data.corpora.corpus import Part, Source, counted
 from minigpt.data.corpora.files import check_encoding, file_sources, read_text, split_text
 from minigpt.errors import InputError
+
+#: Kinds of corpus for files that are called otherwise than texts are.
+_OTHERS = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet",
+}  # fmt: skip
 
 
 def sources(config: DataConfig) -> tuple[Source, Source | None]:
@@ -25,6 +31,7 @@ def sources(config: DataConfig) -> tuple[Source, Source | None]:
     separator = {"file": None, "line": "\n"}.get(config.document, config.document)
     documents = partial(_documents, encoding=config.encoding, separator=separator)
     train, held_out = file_sources(config, documents, (config.encoding, config.document))
+    train = replace(train, note=_note(train.files))
     if config.document not in ("file", "line"):
         shards = chain(train.shards, held_out.shards if held_out else ())
         # the end of the first document, and anything after it
@@ -32,8 +39,19 @@ def sources(config: DataConfig) -> tuple[Source, Source | None]:
             raise InputError(
                 f"data.document={config.document!r}: neither file nor line, and as a separating"
                 f" text it occurs nowhere in {train.where}"
+                + ("; bash makes a line's end of $'\\n'" if "\\n" in config.document else "")
             )
     return train, held_out
+
+
+def _note(files: Sequence[Path]) -> str:
+    """What is said of files that another kind of corpus is for."""
+    kinds = {path.name: _OTHERS.get(Path(path.name.removesuffix(".gz")).suffix) for path in files}
+    others = sorted({f"data={kind}" for kind in kinds.values() if kind})
+    if not others:
+        return ""
+    n = sum(kind is not None for kind in kinds.values())
+    return f"{counted(n, 'file')} read as plain text might be for {' or '.join(others)}"
 
 
 def _meant(document: str) -> str | None:

@@ -27,7 +27,7 @@ MOST_FREQUENT, MOST_UNSEEN = 12, 5
 _EXAMPLE_TOKENS, _EXAMPLE = 100, 60
 
 #: Why something is left out of a corpus, by its name there.
-_WHY = {"blank one": "nothing but white space", "binary file": "not text"}
+_WHY = {"blank one": "white space or nothing", "binary file": "not text"}
 
 _NAMES = {0.0: "shortest", 1.0: "longest"}
 

@@ -107,7 +107,7 @@ def test_the_identity_is_that_of_the_contents(folder: Path, tmp_path: Path) -> N
         ({"name": ""}, "data=hub needs data.name="),
         ({"name": "./nowhere"}, r"data.name=./nowhere: no such folder"),
         ({"split": "trian"}, "data.split=trian: .*train.*validation"),
-        ({"val_split": "test"}, "data.split=test: .*train.*validation"),
+        ({"val_split": "test"}, "data.val_split=test: .*train.*validation"),
         ({"config": "other"}, "data.config=other: .*other.* Available: .*default"),
         ({"field": "txt"}, "no column 'txt'; data.field may be one of: text, n"),
         ({"field": "n"}, "the column 'n' holds int64, and text is needed"),

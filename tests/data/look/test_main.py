@@ -57,7 +57,7 @@ def test_what_is_said(
     words = " ".join(shown.split())
     n_bytes = sum(len(text.encode()) for i, text in enumerate(LINES) if i % 10 != 9)
     n_bytes += len(LINES[3].encode()) - len(LINES[5].encode())
-    assert "corpus: jsonl, 40 documents left out: 1 blank one (nothing but white space)" in words
+    assert "corpus: jsonl, 40 documents left out: 1 blank one (white space or nothing)" in words
     assert f"documents 36 4 bytes of text {n_bytes:,} " in words
     assert "bytes per token 1.000 1.000" in words
     assert "above 16, the context 36 4" in words
