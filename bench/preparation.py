@@ -8,8 +8,8 @@ counts, tokenizing, writing), in turns with `tokenizers.encode_batch` alone on t
 memory. Each is a process of its own; importing does not count.
 
 Memory and start: a corpus of so many megabytes, made of that source with its lines in another order
-each time, as JSON lines and as one text without a break. The peak of a process that prepares it;
-then how long `train.py` takes to train one step on it, in turns with a corpus of a thousandth.
+each time, as one text without a break, and a quarter of it as JSON lines. The peak of a process
+that prepares it; then how long `train.py` takes to train one step on it, in turns with a small one.
 
 Reading: a batch of the large store against the step of the `tiny` model that it is for.
 """
@@ -24,7 +24,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from record import FIRST_SEED, PROJECT, keep, machine, options, run
+from record import FIRST_SEED, PROJECT, keep, machine, options, run, train
+from startup import Case, measured
 
 sys.path.insert(0, str(PROJECT))
 
@@ -35,6 +36,10 @@ from minigpt.data.corpora.corpus import whole
 #: Of encode_batch's speed; bytes of resident memory; of a step.
 SHARE, PEAK, READING = 0.85, 1.5e9, 0.03
 GPT2 = PROJECT.parent / "shared" / "data" / "gpt2_tokenizer"
+TINY = (
+    "model.n_layer=1", "model.n_embd=16", "model.n_head=1", "trainer.accelerator=cpu",
+    "trainer.max_steps=1000", "trainer.log_every_n_steps=1",
+)  # fmt: skip
 #: Bytes of documents whose speed is measured.
 SPEED_BYTES = 24_000_000
 
@@ -65,11 +70,10 @@ def write(path: Path, documents: list[str], megabytes: float) -> Path:
 
 def settings(path: Path, cache: Path) -> list[str]:
     """Of `train.py`, for a corpus in a cache of its own."""
-    kind = "text" if path.suffix == ".txt" else "jsonl"
     tokenizer = ["tokenizer=bpe"]
     if GPT2.is_dir():
         tokenizer = ["tokenizer=pretrained", f"tokenizer.path={GPT2}"]
-    return [f"data={kind}", f"data.path={path}", f"data.cache_dir={cache}", *tokenizer]
+    return [f"data={kind_of(path)}", f"data.path={path}", f"data.cache_dir={cache}", *tokenizer]
 
 
 def measured_here(what: str, path: str, cache: str) -> None:
@@ -79,8 +83,7 @@ def measured_here(what: str, path: str, cache: str) -> None:
     from minigpt.data.preparation import prepare
     from minigpt.data.tokenizer_files import pretrained_tokenizer
 
-    kind = "text" if path.endswith(".txt") else "jsonl"
-    data = DataConfig(corpus=kind, path=[path], cache_dir=cache)
+    data = DataConfig(corpus=kind_of(Path(path)), path=[path], cache_dir=cache)
     tokenizer = pretrained_tokenizer(str(GPT2)) if GPT2.is_dir() else TokenizerConfig()
     if what == "alone":
         import tokenizers
@@ -122,45 +125,35 @@ def speed(folder: Path, documents: list[str], rounds: int) -> dict[str, Any]:
     }
 
 
-def one_step(*more: str) -> float:
-    """Seconds that `train.py` takes to train one step."""
-    with tempfile.TemporaryDirectory() as folder:
-        started = time.perf_counter()
-        run(
-            "train.py", *more, f"run_dir={folder}/run", "trainer.max_steps=1",
-            "trainer.limit_val_batches=1", "trainer.accelerator=cpu", "model.n_layer=1",
-            "model.n_embd=16", "model.n_head=1",
-        )  # fmt: skip
-        return time.perf_counter() - started
+def to_a_step(path: Path, cache: Path, run_dir: Path) -> float:
+    """Seconds until `train.py` has trained one step on a prepared corpus; it is then stopped."""
+    command = ("train.py", *settings(path, cache), f"run_dir={run_dir}", *TINY)
+    return measured(Case(command, stopped_at=run_dir / "metrics.csv")).begun
 
 
-def reading(path: Path, cache: Path) -> dict[str, Any]:
-    """Milliseconds of a batch and of a step of the `tiny` model on the prepared corpus."""
+def reading(path: Path, small: Path, cache: Path, run_dir: Path) -> dict[str, Any]:
+    """Milliseconds of a batch of the large store, and of a step of the `tiny` model."""
     from minigpt.data.batches import TrainingBatches
-    from minigpt.data.preparation import prepare
-    from minigpt.data.tokenizer_files import pretrained_tokenizer
+    from minigpt.data.token_store import open_stores
 
-    with tempfile.TemporaryDirectory() as folder:
-        run(
-            "train.py", *settings(path, cache), f"run_dir={folder}/run", "trainer.max_steps=60",
-            "trainer.limit_val_batches=1", "trainer.accelerator=cpu",
-        )  # fmt: skip
-        summary = json.loads((Path(folder) / "run" / "summary.json").read_text(encoding="utf-8"))
+    summary = train(
+        run_dir, "data=jsonl", f"data.path={small}", f"data.cache_dir={cache}",
+        "trainer.max_steps=100", "trainer.accelerator=cpu",
+    )  # fmt: skip
     step = summary["train_seconds"] / summary["steps"]
-    kind = "text" if path.suffix == ".txt" else "jsonl"
-    tokenizer = pretrained_tokenizer(str(GPT2)) if GPT2.is_dir() else TokenizerConfig()
-    data = DataConfig(corpus=kind, path=[str(path)], cache_dir=str(cache))
-    store = prepare(data, tokenizer, say=lambda _: None).train
+    folders = [open_stores(folder) for folder in cache.glob(f"{kind_of(path)}-*/")]
+    store = max((stores[0] for stores in folders if stores), key=lambda each: len(each.tokens))
     batches = TrainingBatches(
         store, block_size=128, layout="packed", batch_size=32, seed=FIRST_SEED
     )
     seconds: list[float] = []
-    for number in range(200):
+    for number in range(1000):
         started = time.perf_counter()
         batches[number]
         seconds.append(time.perf_counter() - started)
     share = median(seconds[10:]) / step
     return {
+        "tokens_of_the_store": len(store.tokens),
         "milliseconds_a_batch": 1000 * median(seconds[10:]),
         "milliseconds_a_step": 1000 * step,
         "share": share,
@@ -168,33 +161,36 @@ def reading(path: Path, cache: Path) -> dict[str, Any]:
     }
 
 
+def kind_of(path: Path) -> str:
+    """Which `data=` reads a file."""
+    return "text" if path.suffix == ".txt" else "jsonl"
+
+
 def main(megabytes: int, rounds: int) -> None:
     """Measure, show and keep."""
     facts, documents = machine(), code()
-    measured: dict[str, Any] = {"tokenizer": "gpt2" if GPT2.is_dir() else "bpe"}
+    measured_all: dict[str, Any] = {"tokenizer": "gpt2" if GPT2.is_dir() else "bpe"}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        measured["speed"] = speed(folder, documents, rounds)
-        print(json.dumps(measured["speed"]))
-        small = write(folder / "small.jsonl", documents, megabytes / 1000)
-        in_process("prepare", small, folder / "cache")
-        for name in ("large.txt", "large.jsonl"):
-            path = write(folder / name, documents, megabytes)
-            made = in_process("prepare", path, folder / "cache")
+        measured_all["speed"] = speed(folder, documents, rounds)
+        print(json.dumps(measured_all["speed"]), flush=True)
+        small, cache = write(folder / "small.jsonl", documents, 2), folder / "cache"
+        in_process("prepare", small, cache)
+        for name, part in (("large.jsonl", 0.25), ("large.txt", 1)):
+            path = write(folder / name, documents, megabytes * part)
+            made = in_process("prepare", path, cache)
             made |= {"megabytes": path.stat().st_size / 1e6, "reached": made["peak"] < PEAK}
             starts = [
-                [one_step(*settings(each, folder / "cache")) for each in (small, path)]
+                [to_a_step(each, cache, folder / "run") for each in (small, path)]
                 for _ in range(rounds)
             ]
             made["seconds_to_a_step"] = dict(
                 zip(("small", "large"), map(median, zip(*starts, strict=True)), strict=True)
             )
-            measured[name] = made
-            print(json.dumps(made))
-            if name.endswith(".txt"):
-                path.unlink()
-        measured["reading"] = reading(folder / "large.jsonl", folder / "cache")
-    keep("preparation", facts, measured)
+            measured_all[name] = made
+            print(json.dumps(made), flush=True)
+        measured_all["reading"] = reading(path, small, cache, folder / "run")
+    keep("preparation", facts, measured_all)
 
 
 if __name__ == "__main__":
