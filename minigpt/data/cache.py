@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from minigpt.config import DataConfig
 from minigpt.errors import InputError
@@ -60,9 +60,9 @@ def _digest_of(path: Path, known: dict[str, Any]) -> list[Any]:
     try:
         before = path.stat()
         stamp = [before.st_size, before.st_mtime_ns, before.st_ctime_ns, before.st_ino]
-        entry: list[Any] = known.get(str(path.resolve()), [])
-        if entry[:4] == stamp:
-            return entry
+        entry = known.get(str(path.resolve()))
+        if isinstance(entry, list) and entry[:4] == stamp and len(cast("list[Any]", entry)) == 6:
+            return cast("list[Any]", entry)
         with path.open("rb") as file:
             contents = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
@@ -85,7 +85,7 @@ def keep(cache: Path, key: str, found: dict[str, Any], n_bytes: int) -> None:
 def _read(path: Path) -> dict[str, Any]:
     try:
         values: object = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}  # pyright: ignore[reportUnknownVariableType]
 

@@ -9,6 +9,10 @@ PIECE = 1 << 15
 #: ... and so many characters are encoded at once.
 GROUP = 1 << 21
 
+#: Characters of a word that merges are learned from.
+LONGEST_WORD = 512
+_LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD}}}(?=\S)")
+
 
 def pieces(text: str, cut: re.Pattern[str] | None, size: int | None = None) -> Iterator[str]:
     """Cut a text after matches of `cut`, each part of `size` characters or more but the last."""
@@ -31,6 +35,18 @@ def cut_parts(
         if last:
             yield held, True
             held = ""
+
+
+def bounded(text: str) -> Iterator[str]:
+    """A text in parts, for what learns from it: none has a longer word than `LONGEST_WORD`.
+
+    Learning merges takes time with the square of a word's length, and base64 is all one word.
+    """
+    start = 0
+    for word in _LONG_WORD.finditer(text):
+        yield text[start : word.end()]
+        start = word.end()
+    yield text[start:]
 
 
 def groups(parts: Iterable[tuple[str, bool]]) -> Iterator[tuple[list[str], list[bool]]]:

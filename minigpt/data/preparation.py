@@ -8,11 +8,12 @@ import contextlib
 import json
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from minigpt.config import DataConfig, TokenizerConfig
 from minigpt.data.cache import cache_folder, digest
@@ -36,6 +37,8 @@ from minigpt.errors import InputError, RunError
 from minigpt.files import locked, written_whole
 from minigpt.progress import Count
 
+#: Seconds without a write after which a half-made folder is taken for left.
+_LEFT = 600.0
 #: Bytes of text that a BPE learns from: more would take memory, and hardly change its merges.
 BPE_LEARNS_FROM = 200_000_000
 
@@ -177,6 +180,7 @@ def _tokenizer(
         except (InputError, UnicodeDecodeError):
             say(f"{path} is damaged and is made again")
     tokenizer = train_tokenizer(config, _learned_from(corpus, config, say))
+    _check_unchanged(corpus)
     with written_whole(path) as file:
         file.write(tokenizer.to_json().encode())
     return tokenizer
@@ -226,10 +230,10 @@ def _what_differs(cache: Path, meta: dict[str, Any]) -> str:
     """What is new about what was prepared from the same place before, in words."""
     before: list[list[str]] = []
     for path in cache.glob(f"{meta['corpus']}-*/{META}"):
-        with contextlib.suppress(OSError, ValueError):
-            old = json.loads(path.read_text("utf-8"))
-            if old.get("source") == meta["source"]:
-                before.append(_differences(old, meta))
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            old: object = json.loads(path.read_text("utf-8"))
+            if isinstance(old, dict) and old.get("source") == meta["source"]:
+                before.append(_differences(cast("dict[str, Any]", old), meta))
     if not before:
         return ""
     new = min(before, key=len)
@@ -250,6 +254,7 @@ def _make(
     folder: Path, corpus: Corpus, tokenizer: Tokenizer, meta: dict[str, Any]
 ) -> tuple[TokenStore, TokenStore]:
     """Tokenize both parts into a temporary folder and give it its name when it is whole."""
+    _clear_left(folder)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     count = Count(corpus.n_bytes, "tokenizing", "B")
     try:
@@ -258,8 +263,7 @@ def _make(
         if corpus.log_probability is not None:
             told = map(corpus.log_probability, whole(corpus.validation()))
             meta["validation"]["log_probability"] = sum(told)
-        if corpus.text_now is not None and corpus.text_now() != corpus.text:
-            raise InputError(f"corpus {corpus.name}: its files changed while they were read")
+        _check_unchanged(corpus)
         (temporary / TOKENIZER).write_text(tokenizer.to_json(), "utf-8")
         (temporary / META).write_text(json.dumps(meta, indent=1), "utf-8")
         _give_name(temporary, folder)
@@ -272,10 +276,26 @@ def _make(
     return stores
 
 
+def _check_unchanged(corpus: Corpus) -> None:
+    if corpus.text_now is not None and corpus.text_now() != corpus.text:
+        raise InputError(f"corpus {corpus.name}: its files changed while they were read")
+
+
+def _clear_left(folder: Path) -> None:
+    """Remove what processes that were killed have left of the same: nothing writes to it."""
+    for left in folder.parent.glob(f".{folder.name}.*"):
+        with contextlib.suppress(OSError):
+            written = max(path.stat().st_mtime for path in (left, *left.iterdir()))
+            if time.time() - written > _LEFT:
+                shutil.rmtree(left)
+
+
 def _give_name(temporary: Path, folder: Path) -> None:
     """Rename, unless another process was there first; a damaged folder gives way."""
     temporary.chmod(0o755)  # mkdtemp makes it private
-    if folder.exists() and open_stores(folder) is None:
+    if folder.is_symlink() or folder.is_file():
+        folder.unlink()
+    elif folder.exists() and open_stores(folder) is None:
         shutil.rmtree(folder)
     try:
         temporary.rename(folder)

@@ -88,16 +88,21 @@ def documents(
 
     Raises `InputError` if there are none.
     """
+    small: list[str] = []  # the whole corpus, where it is one block
     while True:
         found = at != Place(epoch=at.epoch)
-        for start, block in _blocks(source, data, at):
+        n_blocks, first = 0, list[str]()
+        for start, block in [(at, small)] if small else _blocks(source, data, at):
             found = True
+            n_blocks, first = n_blocks + 1, block
             draw = np.random.default_rng([_SHUFFLE_DRAW, seed, start.epoch, start.block])
             order = draw.permutation(len(block))
             for number in range(start.document, len(block)):
                 yield replace(start, document=number, token=0), block[order[number]]
         if not found:
             raise InputError(f"{source.where}: no text in it to train on")
+        if n_blocks == 1 and at.block == 0:
+            small = first
         at = Place(epoch=at.epoch + 1)
 
 

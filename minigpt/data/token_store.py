@@ -73,22 +73,30 @@ def open_stores(folder: Path) -> tuple[TokenStore, TokenStore] | None:
     """The training and the validation part in a folder, None if it is not there or not whole."""
     try:
         meta = json.loads((folder / META).read_text("utf-8"))
-        Tokenizer.from_json((folder / TOKENIZER).read_text("utf-8"))
-        train, validation = (_open_part(folder / part, meta[part]) for part in PARTS)
-    except (OSError, EOFError, ValueError, KeyError, IndexError, TypeError):
+        tokenizer = Tokenizer.from_json((folder / TOKENIZER).read_text("utf-8"))
+        train, validation = (_open_part(folder / part, meta[part], tokenizer) for part in PARTS)
+    except (OSError, EOFError, ValueError, LookupError, TypeError, RecursionError):
         return None
     return train, validation
 
 
-def _open_part(path: Path, meta: dict[str, Any]) -> TokenStore:
-    """Map one stream; `ValueError` where its size or its boundaries are not what they should be."""
-    store = mapped(path, meta["dtype"], meta["bytes"], meta["log_probability"])
+def _open_part(path: Path, meta: dict[str, Any], tokenizer: Tokenizer) -> TokenStore:
+    """Map one stream; `ValueError` where it is not what it should be.
+
+    Its sizes are looked at, and a thousand of its boundaries and of its tokens.
+    """
+    known = meta["log_probability"]
+    store = mapped(path, meta["dtype"], meta["bytes"] + 0, None if known is None else known + 0.0)
     tokens, starts = store.tokens, store.starts
     if (len(tokens), len(starts)) != (meta["tokens"], meta["documents"] + 1):
         raise ValueError(f"{path}: not of the size that was written")
     seen = np.append(starts[:: len(starts) // _LOOKED_AT + 1], starts[-1])
     if starts[-1] != len(tokens) - 1 or not (tokens[seen] == tokens[0]).all():
         raise ValueError(f"{path}: the boundaries are not where the end tokens are")
+    if tokens[0] != tokenizer.end_id or tokens[:: len(tokens) // _LOOKED_AT + 1].max() >= (
+        tokenizer.vocab_size
+    ):
+        raise ValueError(f"{path}: has tokens that its tokenizer has not")
     return store
 
 

@@ -6,7 +6,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from minigpt.config import TokenizerConfig
-from minigpt.data.pieces import pieces
+from minigpt.data.pieces import bounded, pieces
 from minigpt.data.tokenizer import Tokenizer, allow_threads
 from minigpt.data.tokenizer_json import END, GPT2_CUT, byte_symbols
 from minigpt.errors import InputError
@@ -53,7 +53,8 @@ def _train_bpe(vocab_size: int, documents: Iterable[str]) -> Tokenizer:
     )
     allow_threads()
     inner.train_from_iterator(
-        (piece for text in documents for piece in pieces(text, GPT2_CUT)), trainer=trainer
+        (part for text in documents for piece in pieces(text, GPT2_CUT) for part in bounded(piece)),
+        trainer=trainer,
     )
     return Tokenizer(inner)
 

@@ -1,5 +1,6 @@
 """A text is known by its contents, and a large one is not read again to be known."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -77,3 +78,16 @@ def test_what_is_known_of_a_large_text_is_kept(tmp_path: Path) -> None:
     (path,) = (tmp_path / "known").iterdir()
     path.write_text("{damaged")
     assert recall(tmp_path, "a" * 64) == {}
+
+
+@pytest.mark.parametrize("damage", [5, [1, 2], None])
+def test_a_damaged_list_of_files_is_no_obstacle(
+    tmp_path: Path, reads: list[str], damage: object
+) -> None:
+    file = tmp_path / "my.txt"
+    file.write_text("one")
+    stat = file.stat()
+    entry = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+    (tmp_path / "files.json").write_text(json.dumps({str(file.resolve()): damage or entry}))
+    assert len(digests_of([file], tmp_path)[0]) == 64
+    assert reads == ["my.txt"]

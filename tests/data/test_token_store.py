@@ -1,4 +1,5 @@
 import json
+import os
 import pickle
 import shutil
 import time
@@ -146,6 +147,44 @@ def test_a_damaged_folder_is_made_again(data: DataConfig, name: str, damage: str
     assert not again.reused
     assert (again.train.tokens == whole).all()
     assert ready(data).reused
+
+
+@pytest.mark.parametrize("contents", ["[]", "[" * 100_000, '{"train": {"bytes": "x"}}', "5"])
+def test_a_damaged_meta_is_made_again(data: DataConfig, contents: str) -> None:
+    (ready(data).folder / "meta.json").write_text(contents)
+    assert not ready(data).reused
+    assert ready(data).reused
+
+
+def test_tokens_that_no_tokenizer_has_are_made_again(data: DataConfig) -> None:
+    folder = ready(data).folder
+    contents = bytearray((folder / "train.bin").read_bytes())
+    contents[40:80] = b"\xff" * 40
+    (folder / "train.bin").write_bytes(contents)
+    assert not ready(data).reused
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_what_stands_in_the_place_of_a_folder_gives_way(data: DataConfig, kind: str) -> None:
+    folder = ready(data).folder
+    shutil.rmtree(folder)
+    folder.write_text("") if kind == "file" else folder.symlink_to("nowhere")
+    assert not ready(data).reused
+    assert ready(data).reused
+
+
+def test_what_a_kill_left_is_cleared(data: DataConfig) -> None:
+    folder = ready(data).folder
+    for name, age in (("old", 10_000), ("new", 0)):
+        left = folder.with_name(f".{folder.name}.{name}")
+        left.mkdir()
+        (left / "train.bin").write_bytes(b"x")
+        written = time.time() - age
+        for path in (left / "train.bin", left):
+            os.utime(path, (written, written))
+    shutil.rmtree(folder)
+    ready(data)
+    assert [path.name[-3:] for path in folder.parent.glob(".*")] == ["new"]
 
 
 def test_a_stream_that_grew_is_made_again(data: DataConfig) -> None:

@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.config import TokenizerConfig
-from minigpt.data.pieces import pieces
+from minigpt.data import pieces as pieces_of
+from minigpt.data.pieces import LONGEST_WORD, bounded, pieces
 from minigpt.data.tokenizer import Tokenizer
 from minigpt.data.tokenizer_json import END, GPT2_CUT
 from minigpt.data.tokenizer_training import train_tokenizer
@@ -168,3 +170,14 @@ print(os.waitpid(-1, 0)[1])
         cwd=Path(__file__).parents[2],
     )
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+@given(st.text("ab \n"), st.integers(1, 4))
+def test_bounded_parts_are_the_text(text: str, longest: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pieces_of, "_LONG_WORD", re.compile(rf"\S{{{longest}}}(?=\S)"))
+        parts = list(bounded(text))
+    assert "".join(parts) == text
+    assert all(len(word) <= longest for part in parts for word in part.split())
+    assert list(bounded(text)) == [text]
+    assert max(map(len, bounded("x" * 10_000))) == LONGEST_WORD

@@ -117,6 +117,10 @@ class _Scan:
     lengths: list[int] = field(default_factory=list[int])
 
 
+#: What is kept of a pass, with values of the right types.
+_KNOWN = asdict(_Scan())
+
+
 def split_corpus(
     config: DataConfig, source: Source, held_out: Source | None = None, *, cache: Path
 ) -> Corpus:
@@ -197,13 +201,17 @@ def _remembered(
     Raises `InputError` if there is no text.
     """
     key = digest([identity, limit, fraction])
-    if known := recall(cache, key):
+    known = recall(cache, key)
+    if known.keys() == _KNOWN.keys() and all(
+        type(value) is type(_KNOWN[name]) for name, value in known.items()
+    ):
         return _Scan(**known)
     found = _scan(source.documents, limit, fraction, by_text=by_text)
     if not found.n_documents:
         blank = counted(found.n_blank, "blank document")
         raise InputError(f"{source.where}: no text in it ({blank} and no other)")
-    keep(cache, key, asdict(found), found.n_bytes)
+    if source.identity(cache) == identity:
+        keep(cache, key, asdict(found), found.n_bytes)
     return found
 
 
@@ -285,11 +293,14 @@ def _by_text(documents: Documents, fraction: float, *, held: bool) -> Iterator[P
 def _cut(documents: Documents, places: Sequence[int], *, after: bool) -> Iterator[Part]:
     """What stands before or after the cut in each document."""
     i = at = 0
+    begun = False
     for text, last in documents():
         place = max(0, places[i] - at)
         piece = text[place:] if after else text[:place]
-        if piece:
-            yield Part(piece, last if after else at + len(piece) == places[i])
+        ends = last if after else at + len(piece) == places[i]
+        if piece or (after and begun and ends):
+            yield Part(piece, ends)
+            begun = not ends
         i, at = (i + 1, 0) if last else (i, at + len(text))
 
 

@@ -8,7 +8,13 @@ from pathlib import Path
 
 from minigpt.config import DataConfig
 from minigpt.data.corpora.corpus import Part, Source
-from minigpt.data.corpora.files import LONGEST, check_encoding, file_sources, read_lines
+from minigpt.data.corpora.files import (
+    LONGEST,
+    check_encoding,
+    file_sources,
+    has_tabs,
+    read_lines,
+)
 from minigpt.errors import InputError
 from minigpt.settings import shortened
 
@@ -27,8 +33,7 @@ def _documents(path: Path, encoding: str, field: str) -> Iterator[Part]:
     """The column's cells as they are, quotes taken off; `InputError` names file and line."""
     csv.field_size_limit(sys.maxsize)
     lines = (f"{line}\n" for line in read_lines(path, encoding))
-    tabs = ".tsv" in path.suffixes
-    rows = csv.reader(lines, delimiter="\t" if tabs else ",", strict=True)
+    rows = csv.reader(lines, delimiter="\t" if has_tabs(path) else ",", strict=True)
     begun = 1  # the line at which a row begins, which may have several
     try:
         header = next(rows, list[str]())
@@ -52,4 +57,7 @@ def _documents(path: Path, encoding: str, field: str) -> Iterator[Part]:
                 )
             begun = rows.line_num + 1
     except csv.Error as error:
-        raise InputError(f"{path}, line {begun:,}: not CSV: {error}") from error
+        what = str(error)
+        if "new-line" in what:
+            what = "a carriage return stands in a cell without quotes, or ends a line by itself"
+        raise InputError(f"{path}, line {begun:,}: not CSV: {what}") from error

@@ -52,14 +52,32 @@ def file_sources(
     if config.val_path:
         files, skipped = _expand("data.val_path", config.val_path, suffixes, sniff=sniff)
         where = f"data.val_path={', '.join(config.val_path)}"
-        held_out = Source(where, [partial(documents, path) for path in files], files, form, skipped)
+        held_out = _source(where, documents, files, form, skipped)
     where = f"data.path={', '.join(config.path)}"
     if held_out:
-        train = [path for path in train if path not in set(held_out.files)]
+        held = {path.resolve() for path in held_out.files}
+        train = [path for path in train if path.resolve() not in held]
         if not train:
             raise InputError(f"{where}: every file is in data.val_path; none is left to train on")
-    shards = [partial(documents, path) for path in train]
-    return Source(where, shards, train, form, n_skipped), held_out
+    return _source(where, documents, train, form, n_skipped), held_out
+
+
+def _source(
+    where: str,
+    documents: Callable[[Path], Iterator[Part]],
+    files: list[Path],
+    form: tuple[str, ...],
+    n_skipped: int,
+) -> Source:
+    """Files, each a shard; what their names say of how they are read is part of the form."""
+    read_as = tuple(f"{path.suffix == _PACKED} {has_tabs(path)}" for path in files)
+    shards = [partial(documents, path) for path in files]
+    return Source(where, shards, files, (*form, *read_as), n_skipped)
+
+
+def has_tabs(path: Path) -> bool:
+    """Whether a table's cells are divided by tabs, by the name of its file."""
+    return path.name.removesuffix(_PACKED).lower().endswith(".tsv")
 
 
 def check_encoding(encoding: str) -> None:
@@ -108,6 +126,7 @@ def read_text(path: Path, encoding: str) -> Iterator[str]:
             text = decoder.decode(chunk)
             if first and text:
                 text, first = text.removeprefix("\ufeff"), False
+            text.encode()  # half a surrogate pair is no text
             yield text
             offset = n_read - len(decoder.getstate()[0])
         yield decoder.decode(b"", final=True)
@@ -117,6 +136,8 @@ def read_text(path: Path, encoding: str) -> Iterator[str]:
             f"{path}: byte {offset + error.start:,}{unpacked} is not {encoding} ({error.reason});"
             f" {_remedy(error.object[:4]) if offset == 0 else _REMEDY}"
         ) from error
+    except UnicodeError as error:  # of encodings that have rules of their own
+        raise InputError(f"{path}: is not {encoding}: {error}; {_REMEDY}") from error
 
 
 def _remedy(begins: bytes) -> str:
@@ -171,14 +192,15 @@ def _expand(
         if not found:
             raise InputError(f"{key}={name}: no such file or folder, and no file fits it as a glob")
         for one in found:
-            inside = [one] if one.is_file() else list(_walk(one, suffixes))
+            inside = list(_walk(one, suffixes)) if one.is_dir() else [one]
             text = [file for file in inside if one == file or not (sniff and _is_binary(file))]
             n_skipped += len(inside) - len(text)
-            files |= {file.resolve(): file for file in text}
+            for file in text:
+                files.setdefault(file.resolve(), file)
     if not files:
         wanted = f" that ends in {' or '.join(suffixes)}" if suffixes else " of text"
         raise InputError(f"{key}={', '.join(names)}: the folder holds no file{wanted}")
-    return list(files), n_skipped
+    return list(files.values()), n_skipped
 
 
 def _fitting(pattern: Path) -> list[Path]:
@@ -193,8 +215,9 @@ def _walk(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             wanted = name.removesuffix(_PACKED).endswith(suffixes or "")
-            if wanted and not name.startswith("."):
-                yield Path(place, name)
+            path = Path(place, name)
+            if wanted and not name.startswith(".") and path.is_file():  # no pipe
+                yield path
 
 
 def _is_binary(path: Path) -> bool:

@@ -70,11 +70,21 @@ def _documents(path: Path, encoding: str, separator: str | None) -> Iterator[Par
     if separator is None:
         yield from _one(texts)
     elif separator == "\n":
-        # a line may end in \r\n too
-        for text, last in split_text(texts, separator):
-            yield Part(text.removesuffix("\r") if last else text, last)
+        yield from _without_returns(split_text(texts, separator))
     else:
         yield from split_text(texts, separator)
+
+
+def _without_returns(lines: Iterable[Part]) -> Iterator[Part]:
+    r"""Lines that may end in \r\n as well; what ends the text ends no line."""
+    held, within = None, False
+    for part in lines:
+        if held is not None:
+            yield Part(held.text.removesuffix("\r") if held.last else held.text, held.last)
+            within = not held.last
+        held = part
+    if held is not None and (held.text or within):
+        yield held
 
 
 def _one(texts: Iterable[str]) -> Iterator[Part]:

@@ -1,3 +1,5 @@
+import gzip
+import os
 from pathlib import Path
 
 import pytest
@@ -5,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.config import DataConfig
-from minigpt.data.corpora import load_corpus
-from minigpt.data.corpora.corpus import whole
+from minigpt.data.corpora import load_corpus, sources
+from minigpt.data.corpora.corpus import usable, whole
 from minigpt.data.corpora.files import split_text
 from minigpt.errors import InputError
 
@@ -83,8 +85,38 @@ def test_lines_and_separators(tmp_path: Path) -> None:
     file.write_bytes(b"one\n\ntwo\r\nthree\r")
     corpus = load_corpus(config(file, document="line"))
     assert (corpus.n_documents, corpus.left_out["blank one"]) == (3, 1)
-    assert documents(file, document="line") == ["one", "two", "three"]
+    assert documents(file, document="line") == ["one", "two", "three\r"]
     assert documents(file, document="\n\n") == ["one", "two\r\nthree\r"]
+
+
+@given(
+    lines=st.lists(st.text("ab\r", max_size=9), min_size=1, max_size=5),
+    ends=st.sampled_from(["\n", "\r\n"]),
+    closed=st.booleans(),
+    chunk=st.integers(1, 5),
+)
+@settings(max_examples=150)
+def test_lines_in_parts_are_lines(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], ends: str, closed: bool, chunk: int
+) -> None:
+    text = ends.join(lines) + ends * closed
+    file = tmp_path_factory.mktemp("lines") / "my.txt"
+    file.write_bytes(text.encode())
+    *ended, rest = text.split("\n")
+    wanted = [*(line.removesuffix("\r") for line in ended), rest]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("minigpt.data.corpora.files.CHUNK", chunk)
+        source, _ = sources(config(file, document="line"))
+        assert list(whole(usable(source.documents, None))) == [w for w in wanted if w.strip()]
+        told = [line for line in wanted if line.strip()]
+        places = [int(len(line) * 0.95) for line in told]
+        if sum(map(len, told)) < 20 or not any(places):
+            return
+        corpus = load_corpus(config(file, document="line", val_fraction=0.05))
+        train = [line[:place] for line, place in zip(told, places, strict=True)]
+        held = [line[place:] for line, place in zip(told, places, strict=True)]
+        assert list(whole(corpus.train())) == list(filter(None, train))
+        assert list(whole(corpus.validation())) == list(filter(None, held))
 
 
 @given(st.lists(st.text("ab-", max_size=4)), st.sampled_from(["-", "--", "a-a"]))
@@ -179,3 +211,46 @@ def test_shakespeare_is_split_as_usual() -> None:
     corpus = load_corpus(config(SHAKESPEARE))
     assert list(whole(corpus.train())) == [text[:1_003_854]]
     assert list(whole(corpus.validation())) == [text[1_003_854:]]
+
+
+def test_a_line_that_ends_with_a_chunk_ends(tmp_path: Path) -> None:
+    file = tmp_path / "my.txt"
+    file.write_bytes(b"x" * ((2 << 20) - 1) + b"\r\nsecond line is this\r\nthird stands here\n")
+    corpus = load_corpus(config(file, document="line"))
+    assert corpus.n_documents == 3
+    train, validation = list(whole(corpus.train())), list(whole(corpus.validation()))
+    lines = [a + b for a, b in zip(train, validation, strict=True)]
+    assert lines[1:] == ["second line is this", "third stands here"]
+    assert lines[0] == "x" * ((2 << 20) - 1)
+
+
+def test_only_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("this is a text")
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "blob").write_bytes(gzip.compress(b"this is a packed one"))
+    (tmp_path / "link.txt.gz").symlink_to("blob")
+    found = documents(tmp_path / "a.txt", tmp_path / "link.txt.gz")
+    assert found == ["this is a text", "this is a packed one"]
+    assert "this is a text" in documents(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("contents", "encoding"),
+    [(b"a text", "utf-16"), (b"a text \xff", "punycode"), (b"a +2AA- text", "utf-7")],
+)
+def test_encodings_with_rules_of_their_own(tmp_path: Path, contents: bytes, encoding: str) -> None:
+    (tmp_path / "my.txt").write_bytes(contents)
+    with pytest.raises(InputError, match=f"my.txt.* {encoding}"):
+        documents(tmp_path / "my.txt", encoding=encoding)
+
+
+def test_what_a_file_is_instead_is_said(tmp_path: Path) -> None:
+    (tmp_path / "my.txt").write_bytes("text".encode("utf-16"))
+    with pytest.raises(InputError, match=r"begins as UTF-16 does: data.encoding=utf-16"):
+        documents(tmp_path / "my.txt")
+    (tmp_path / "my.txt").write_bytes(b"PAR1\x15\xff")
+    with pytest.raises(InputError, match=r"it is a Parquet file: data=parquet"):
+        documents(tmp_path / "my.txt")
+    (tmp_path / "my.jsonl").write_text('{"text": "a"}')
+    corpus = load_corpus(config(tmp_path / "my.jsonl"))
+    assert "1 file read as plain text might be for data=jsonl" in corpus.summary()
