@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +18,7 @@ from minigpt.config import DataConfig, TokenizerConfig
 from minigpt.data.cache import cache_folder, digest
 from minigpt.data.corpora import Corpus, load_corpus
 from minigpt.data.corpora.corpus import Part, whole
-from minigpt.data.pieces import cut_parts
+from minigpt.data.corpus_tokenizer import corpus_tokenizer
 from minigpt.data.token_store import (
     FORMAT,
     META,
@@ -31,16 +30,12 @@ from minigpt.data.token_store import (
 )
 from minigpt.data.tokenizer import Tokenizer
 from minigpt.data.tokenizer_files import pretrained_tokenizer
-from minigpt.data.tokenizer_json import GPT2_CUT
-from minigpt.data.tokenizer_training import DEFAULT_VOCAB_SIZE, train_tokenizer
 from minigpt.errors import InputError, RunError
-from minigpt.files import locked, written_whole
+from minigpt.files import locked
 from minigpt.progress import Count
 
 #: Seconds without a write after which a half-made folder is taken for left.
 _LEFT = 600.0
-#: Bytes of text that a BPE learns from: more would take memory, and hardly change its merges.
-BPE_LEARNS_FROM = 200_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +79,7 @@ def prepare(
             say(corpus.summary())
         with _kept_in(cache):
             if isinstance(tokenizer, TokenizerConfig):
-                tokenizer = _tokenizer(cache, corpus, tokenizer, say)
+                tokenizer = corpus_tokenizer(cache, corpus, tokenizer, say)
             folder = cache / prepared_name(corpus, tokenizer)
             if trained_on not in (None, folder.name):
                 raise InputError(
@@ -167,52 +162,6 @@ def _alone(cache: Path, key: str, say: Callable[[str], None]) -> Generator[None,
             raise
 
 
-def _tokenizer(
-    cache: Path, corpus: Corpus, config: TokenizerConfig, say: Callable[[str], None]
-) -> Tokenizer:
-    """The tokenizer of this corpus and these settings, from the cache if it is there."""
-    vocab_size = (config.vocab_size or DEFAULT_VOCAB_SIZE) if config.kind == "bpe" else None
-    key = digest([FORMAT, corpus.identity, config.kind, vocab_size])
-    path = cache / f"{corpus.name}-{config.kind}-tokenizer-{key[:16]}.json"
-    if path.is_file():
-        try:
-            return Tokenizer.from_json(path.read_text("utf-8"))
-        except (InputError, UnicodeDecodeError):
-            say(f"{path} is damaged and is made again")
-    tokenizer = train_tokenizer(config, _learned_from(corpus, config, say))
-    _check_unchanged(corpus)
-    with written_whole(path) as file:
-        file.write(tokenizer.to_json().encode())
-    return tokenizer
-
-
-def _learned_from(
-    corpus: Corpus, config: TokenizerConfig, say: Callable[[str], None]
-) -> Iterator[str]:
-    """The text that a tokenizer is made from, in parts of documents.
-
-    The characters are those of the whole corpus. A BPE learns from the training part alone, of a
-    large one from so much of it as is enough, evenly spread.
-    """
-    if config.kind != "bpe":
-        yield from (text for text, _ in chain(corpus.train(), corpus.validation()))
-        return
-    size = corpus.n_bytes or 0
-    share = min(1.0, BPE_LEARNS_FROM / size) if size else 1.0
-    note = f" from {share:.0%} of the training text" if share < 1 else ""
-    vocab_size = config.vocab_size or DEFAULT_VOCAB_SIZE
-    say(f"training a BPE tokenizer for up to {vocab_size:,} tokens{note}")
-    count = Count(round(size * share) if size else None, "reading for the tokenizer", "B")
-    due = taken = 0.0
-    for text, _ in cut_parts(corpus.train(), GPT2_CUT):
-        due += share * len(text)
-        if taken < due:
-            taken += len(text)
-            count.add(len(text))
-            yield text
-    count.close()
-
-
 def _facts(data: DataConfig, corpus: Corpus, tokenizer: Tokenizer) -> dict[str, Any]:
     """What a prepared folder is made from."""
     return {
@@ -263,7 +212,7 @@ def _make(
         if corpus.log_probability is not None:
             told = map(corpus.log_probability, whole(corpus.validation()))
             meta["validation"]["log_probability"] = sum(told)
-        _check_unchanged(corpus)
+        corpus.check_unchanged()
         (temporary / TOKENIZER).write_text(tokenizer.to_json(), "utf-8")
         (temporary / META).write_text(json.dumps(meta, indent=1), "utf-8")
         _give_name(temporary, folder)
@@ -274,11 +223,6 @@ def _make(
     if stores is None:
         raise RunError(f"{folder}: what was written cannot be read back")
     return stores
-
-
-def _check_unchanged(corpus: Corpus) -> None:
-    if corpus.text_now is not None and corpus.text_now() != corpus.text:
-        raise InputError(f"corpus {corpus.name}: its files changed while they were read")
 
 
 def _clear_left(folder: Path) -> None:

@@ -26,7 +26,8 @@ import numpy.typing as npt
 
 from minigpt.config import DataConfig
 from minigpt.data.corpora import sources
-from minigpt.data.corpora.corpus import Part, Source, is_held, whole
+from minigpt.data.corpora.corpus import Part, Source, whole
+from minigpt.data.corpora.split import is_held
 from minigpt.data.tokenizer import Tokenizer
 from minigpt.errors import InputError, RunError
 from minigpt.files import beside, locked

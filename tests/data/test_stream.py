@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from minigpt.config import DataConfig, TokenizerConfig
 from minigpt.data import stream
 from minigpt.data.corpora import load_corpus, sources
-from minigpt.data.corpora.corpus import is_held, whole
+from minigpt.data.corpora.corpus import whole
+from minigpt.data.corpora.split import is_held
 from minigpt.data.stream import Feed, Place, documents, place_of, read, streaming, want
 from minigpt.data.stream_batches import StreamBatches, segment_of_step, steps_of_group
 from minigpt.data.tokenizer_training import train_tokenizer

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from minigpt.config import DataConfig, TokenizerConfig
-from minigpt.data import preparation
-from minigpt.data.corpora import corpus
+from minigpt.data import corpus_tokenizer, preparation
+from minigpt.data.corpora import split
 from minigpt.data.preparation import PreparedData, prepare
 from minigpt.data.token_store import TokenStore
 from minigpt.data.tokenizer import Tokenizer
@@ -277,7 +277,7 @@ def test_one_prepares_and_the_other_waits(data: DataConfig) -> None:
 def test_the_one_that_waits_shares_the_failure(data: DataConfig) -> None:
     Path(data.path[0]).write_bytes(b"text\xff")
     scanned: list[str] = []
-    whole_scan = corpus._scan  # noqa: SLF001
+    whole_scan = split._scan  # noqa: SLF001
 
     def scan(*arguments: object, **named: object) -> object:
         scanned.append("")
@@ -285,7 +285,7 @@ def test_the_one_that_waits_shares_the_failure(data: DataConfig) -> None:
         return whole_scan(*arguments, **named)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus, "_scan", scan)
+        patch.setattr(split, "_scan", scan)
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(outcome, data, lambda _: None)
             time.sleep(0.3)
@@ -351,8 +351,8 @@ def test_a_bpe_learns_from_so_much_of_a_large_text(
         learned.extend(documents)
         return train_tokenizer(config, learned)
 
-    monkeypatch.setattr(preparation, "train_tokenizer", train)
-    monkeypatch.setattr(preparation, "BPE_LEARNS_FROM", 400)
+    monkeypatch.setattr(corpus_tokenizer, "train_tokenizer", train)
+    monkeypatch.setattr(corpus_tokenizer, "BPE_LEARNS_FROM", 400)
     said: list[str] = []
     prepare(data, TokenizerConfig(), say=said.append)
     assert any("% of the training text" in line for line in said)

@@ -46,12 +46,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("settings", "says"),
     [
         (["data.path=files/none.txt"], ["files/none.txt"]),
-        (["data.path=files/empty.txt"], ["files/empty.txt", "1 blank"]),
+        (["data.path=files/empty.txt"], ["files/empty.txt", "0 blank"]),
         (["data.path=files/blank.txt"], ["files/blank.txt"]),
         (["data.path=files/short.txt", "data.document=file"], ["short", "1 "]),
         (["data.path=files/latin.txt"], ["files/latin.txt", "byte 3", "data.encoding"]),
         (["data.path=files/folder"], ["files/folder"]),
-        (["data=jsonl", "data.path=files/lines.jsonl"], ["lines.jsonl", "line 2"]),
+        (
+            ["data=jsonl", "data.document=file", "data.path=files/lines.jsonl"],
+            ["lines.jsonl", "line 2"],
+        ),
         (["model.n_embd=18", "model.n_head=4"], ["n_embd=18", "n_head=4"]),
         (["model.n_layer=0"], ["model.n_layer=0", "at least 1"]),
         (["model.n_layers=2"], ["model.n_layers", "model.n_layer"]),

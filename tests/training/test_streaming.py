@@ -79,7 +79,7 @@ def test_a_line_that_will_not_do_ends_the_run(
 ) -> None:
     lines = [f'{{"text": "the sea and the wind {i}"}}' for i in range(40)]
     (tmp_path / "my.jsonl").write_text("\n".join([*lines, "no JSON"]), "utf-8")
-    other = streamed.only(lambda item: not item.startswith(("data=", "data.path=")))
+    other = streamed.only(lambda item: not item.startswith(("data=", "data.path=", "data.doc")))
     settings = ("data=jsonl", f"data.path={tmp_path / 'my.jsonl'}", f"run_dir={tmp_path / 'run'}")
     assert other(*settings, "trainer.max_steps=2") == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]

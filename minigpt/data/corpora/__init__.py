@@ -7,8 +7,9 @@ be held in memory; the parts are fixed by the documents and the settings, never 
 from minigpt.config import DataConfig
 from minigpt.data.cache import cache_folder
 from minigpt.data.corpora import csv, hub, jsonl, parquet, stdlib, text
-from minigpt.data.corpora.corpus import Corpus, Source, split_corpus
+from minigpt.data.corpora.corpus import Corpus, Source
 from minigpt.data.corpora.head import head_of
+from minigpt.data.corpora.split import split_corpus
 from minigpt.errors import InputError
 
 __all__ = ["Corpus", "load_corpus", "sources"]

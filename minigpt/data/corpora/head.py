@@ -6,7 +6,8 @@ from functools import partial
 
 from minigpt.config import DataConfig
 from minigpt.data.cache import digest
-from minigpt.data.corpora.corpus import Corpus, Documents, Part, Source, is_held, usable, whole
+from minigpt.data.corpora.corpus import Corpus, Documents, Part, Source, whole
+from minigpt.data.corpora.split import is_held, usable
 from minigpt.errors import InputError
 
 #: Characters of text that the tokenizer learns from and that are looked at.

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from minigpt.config import DataConfig
 from minigpt.data.corpora import Corpus, load_corpus, stories
-from minigpt.data.corpora.corpus import Part, Source, split_corpus, whole
+from minigpt.data.corpora.corpus import Part, Source, whole
+from minigpt.data.corpora.split import split_corpus
 from minigpt.errors import InputError
 
 

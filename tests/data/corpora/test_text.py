@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from minigpt.config import DataConfig
 from minigpt.data.corpora import load_corpus, sources
-from minigpt.data.corpora.corpus import usable, whole
+from minigpt.data.corpora.corpus import whole
 from minigpt.data.corpora.files import split_text
+from minigpt.data.corpora.split import usable
 from minigpt.errors import InputError
 
 SHAKESPEARE = Path(__file__).parents[4] / "shared" / "data" / "tinyshakespeare.txt"
