@@ -49,9 +49,8 @@ FEW_STEPS = (
     "saving.every_n_steps=2",
     "saving.keep=2",
     "optim=adamw",
-    "optim.lr=0.1",
-    "optim.decay_steps=12",
-    "optim.min_lr_ratio=0.1",
+    "optim.lr=0.7",
+    "optim.schedule=constant",
 )
 BEST_STEP = 6
 #: A kill comes so many steps before the end or earlier, and so many seconds after its step.
