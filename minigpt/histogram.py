@@ -1,11 +1,28 @@
-"""A histogram as SVG, for the pages that are written: nothing from outside them, no scripts.
-
-The page gives `rect`, `line`, `line.mark` and `svg text` their colours.
-"""
+"""A histogram as SVG, and the style of the pages it is on: nothing from outside, no scripts."""
 
 from collections.abc import Callable, Sequence
 
 WIDTH, HEIGHT = 720, 180
+
+#: How a page goes on after its title, in the light or dark of its reader's system. Rules of its own
+#: follow, and </style>.
+STYLE = """<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<style>
+:root { --paper: #fff; --ink: #1a1a1a; --soft: #595959; --line: #ddd; --bar: #4477aa }
+@media (prefers-color-scheme: dark) {
+:root { --paper: #161616; --ink: #eee; --soft: #aaa; --line: #444; --bar: #77aadd }
+}
+body { font: 16px/1.45 sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
+  background: var(--paper); color: var(--ink) }
+table { border-collapse: collapse; width: 100% }
+th, td { text-align: left; vertical-align: top; padding: .35rem .6rem }
+tr { border-bottom: 1px solid var(--line) }
+small { color: var(--soft) }
+h3 { font-size: 1rem; margin: 1.4rem 0 .3rem }
+svg { width: 100%; height: auto } svg text { font-size: 12px; fill: var(--soft) }
+rect { fill: var(--bar) } line { stroke: var(--soft) } .mark { stroke-dasharray: 4 3 }
+"""
 
 
 def histogram(

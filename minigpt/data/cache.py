@@ -19,7 +19,7 @@ from minigpt.errors import InputError
 from minigpt.files import check_folder, written_whole
 
 #: Bytes of a text from which on it is looked up and not read again.
-_LARGE = 1 << 22
+LARGE = 1 << 22
 #: Nanoseconds in which a file may be written to twice and show the same time.
 _SETTLED = 2_000_000_000
 
@@ -49,7 +49,7 @@ def digests_of(files: Sequence[Path], cache: Path) -> list[str]:
     """The digest of each file's contents; `InputError` names one that cannot be read."""
     known = _read(cache / "files.json")
     found = {str(path.resolve()): _digest_of(path, known) for path in files}
-    kept = {name: entry for name, entry in found.items() if entry[0] >= _LARGE and entry[-1]}
+    kept = {name: entry for name, entry in found.items() if entry[0] >= LARGE and entry[-1]}
     if any(known.get(name) != entry for name, entry in kept.items()):
         _write(cache / "files.json", known | kept)
     return [found[str(path.resolve())][4] for path in files]
@@ -78,7 +78,7 @@ def recall(cache: Path, key: str) -> dict[str, Any]:
 
 def keep(cache: Path, key: str, found: dict[str, Any], n_bytes: int) -> None:
     """Keep what was found out about a text, unless it is as quickly found out again."""
-    if n_bytes >= _LARGE:
+    if n_bytes >= LARGE:
         _write(cache / "known" / f"{key[:16]}.json", found)
 
 

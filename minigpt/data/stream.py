@@ -28,6 +28,7 @@ from minigpt.config import DataConfig
 from minigpt.data.corpora import sources
 from minigpt.data.corpora.corpus import Part, Source, whole
 from minigpt.data.corpora.split import is_held
+from minigpt.data.token_store import id_type
 from minigpt.data.tokenizer import Tokenizer
 from minigpt.errors import InputError, RunError
 from minigpt.files import beside, locked
@@ -143,7 +144,7 @@ def segments(feed: Feed, tokenizer: Tokenizer) -> Iterator[tuple[Place, npt.NDAr
     The array is the same each time, with other tokens in it.
     """
     train, _ = sources(feed.data)
-    dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
+    dtype = id_type(tokenizer)
     places: deque[Place] = deque()
 
     def texts() -> Iterator[Part]:
@@ -151,10 +152,10 @@ def segments(feed: Feed, tokenizer: Tokenizer) -> Iterator[tuple[Place, npt.NDAr
             places.append(place)
             yield Part(text)
 
-    segment = np.empty(SEGMENT, dtype)
+    segment, end = np.empty(SEGMENT, dtype), np.array([tokenizer.end_id], dtype)
     filled, start, skip = 0, feed.place, feed.place.token
     for part, _ in tokenizer.encode_parts(texts()):
-        ids = np.append(dtype(tokenizer.end_id), part.astype(dtype))[skip:]
+        ids = np.append(end, part.astype(dtype))[skip:]
         place = replace(places.popleft(), token=skip)
         skip = 0
         while len(ids):

@@ -4,6 +4,7 @@ The sequence is cut into rows of `block_size` targets, and the rows into groups 
 that are shuffled together. Which rows a step reads is so a function of the seed and the step.
 """
 
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -19,35 +20,25 @@ from minigpt.data.token_store import TokenStore
 _ROW_DRAW = 0x5752
 
 
+@dataclass(eq=False)
 class StreamBatches(Dataset[Batch]):
-    """This process's micro-batches of a stream by number, from 0 without end."""
+    """This process's micro-batches of a stream by number, from 0 without end.
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        end_id: int,
-        dtype: npt.DTypeLike,
-        block_size: int,
-        batch_size: int,
-        seed: int,
-        accumulate: int = 1,
-        rank: int = 0,
-        world_size: int = 1,
-        document_mask: bool = False,
-    ) -> None:
-        """Fix what the batches depend on; the folder is where `stream.make` writes."""
-        self.folder = folder
-        self.end_id = end_id
-        self.dtype = dtype
-        self.block_size = block_size
-        self.batch_size = batch_size
-        self.seed = seed
-        self.accumulate = accumulate
-        self.rank = rank
-        self.world_size = world_size
-        self.document_mask = document_mask
-        self._held: tuple[int, TokenStore, Rows] | None = None
+    `folder` is where `stream.make` writes tokens of type `dtype`.
+    """
+
+    folder: Path
+    _: KW_ONLY
+    end_id: int
+    dtype: npt.DTypeLike
+    block_size: int
+    batch_size: int
+    seed: int
+    accumulate: int = 1
+    rank: int = 0
+    world_size: int = 1
+    document_mask: bool = False
+    _held: tuple[int, TokenStore, Rows] | None = field(default=None, init=False)
 
     def __getitem__(self, micro_index: int) -> Batch:
         """Micro-batch number `micro_index` of this rank; waits until its tokens are there."""
@@ -56,9 +47,12 @@ class StreamBatches(Dataset[Batch]):
         store, rows = self._group(group)
         rows = rows[place * self.batch_size :][: self.batch_size]
         mine = dealt(rows, self.accumulate, self.world_size)[micro_step, self.rank]
-        batch = make_batch(store, mine, document_mask=self.document_mask)
-        batch.step_targets = self.batch_size * self.block_size
-        return batch
+        return make_batch(
+            store,
+            mine,
+            document_mask=self.document_mask,
+            step_targets=self.batch_size * self.block_size,
+        )
 
     def _group(self, group: int) -> tuple[TokenStore, Rows]:
         """The tokens of a group, behind an end token as in any store, and its rows in order."""

@@ -107,6 +107,11 @@ def mapped(path: Path, dtype: str, n_bytes: int, log_probability: float | None) 
     return TokenStore(tokens, starts, n_bytes, log_probability)
 
 
+def id_type(tokenizer: Tokenizer) -> np.dtype[Any]:
+    """The type that a tokenizer's ids are stored in."""
+    return np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
+
+
 def write_stream(
     path: Path, ids: Iterable[tuple[npt.NDArray[Any], bool]], tokenizer: Tokenizer
 ) -> dict[str, Any]:
@@ -114,7 +119,7 @@ def write_stream(
 
     `ids` are the tokens of documents in parts, with True for the last of each.
     """
-    dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
+    dtype = id_type(tokenizer)
     end = np.array([tokenizer.end_id], dtype=dtype).tobytes()
     n_tokens, n_documents = 1, 0
     with path.with_suffix(".bin").open("wb") as stream, path.with_suffix(".idx").open("wb") as idx:

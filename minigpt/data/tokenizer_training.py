@@ -6,9 +6,9 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from minigpt.config import TokenizerConfig
-from minigpt.data.pieces import bounded, pieces
+from minigpt.data.pieces import bounded
 from minigpt.data.tokenizer import Tokenizer, allow_threads
-from minigpt.data.tokenizer_json import END, GPT2_CUT, byte_symbols
+from minigpt.data.tokenizer_json import END, byte_symbols
 from minigpt.errors import InputError
 
 #: Size a BPE vocabulary aims for where the setting is null.
@@ -53,8 +53,7 @@ def _train_bpe(vocab_size: int, documents: Iterable[str]) -> Tokenizer:
     )
     allow_threads()
     inner.train_from_iterator(
-        (part for text in documents for piece in pieces(text, GPT2_CUT) for part in bounded(piece)),
-        trainer=trainer,
+        (part for text in documents for part in bounded(text)), trainer=trainer
     )
     return Tokenizer(inner)
 

@@ -12,7 +12,7 @@ from minigpt.evaluate.config import TITLE
 from minigpt.evaluate.extremes import Excerpt, Extremes
 from minigpt.evaluate.measurement import Measurement
 from minigpt.evaluate.told import Row
-from minigpt.histogram import histogram
+from minigpt.histogram import STYLE, histogram
 from minigpt.output import beginning_of_page
 
 #: Kinds of token that are listed at either end, and how often one has to have come.
@@ -42,15 +42,19 @@ def page(facts: dict[str, str], rows: Sequence[Row], found: Measurement) -> str:
         _places(extremes, tokenizer),
         _kinds(extremes, tokenizer),
     ]
-    return beginning_of_page(TITLE) + _PAGE.format(
-        facts="".join(f"<tr><th>{_text(k)}<td>{_text(v)}" for k, v in facts.items()),
-        rows="".join(
-            f"<tr><th>{_text(row.name)}<td>{_text(row.text)}<br><small>{_text(row.meaning)}</small>"
-            for row in rows
-        ),
-        colours=_colours(),
-        legend=legend(),
-        sections="".join(sections),
+    return (
+        beginning_of_page(TITLE)
+        + STYLE
+        + _PAGE.format(
+            facts="".join(f"<tr><th>{_text(k)}<td>{_text(v)}" for k, v in facts.items()),
+            rows="".join(
+                f"<tr><th>{_text(row.name)}<td>{_text(row.text)}<br><small>{_text(row.meaning)}</small>"
+                for row in rows
+            ),
+            colours=_colours(),
+            legend=legend(),
+            sections="".join(sections),
+        )
     )
 
 
@@ -181,21 +185,7 @@ def _colours() -> str:
     return f"{light}\n@media (prefers-color-scheme: dark) {{ {dark}}}"
 
 
-_PAGE = """<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<style>
-:root {{ --paper: #fff; --ink: #1a1a1a; --soft: #595959; --line: #ddd; --bar: #4477aa }}
-@media (prefers-color-scheme: dark) {{
-:root {{ --paper: #161616; --ink: #eee; --soft: #aaa; --line: #444; --bar: #77aadd }}
-}}
-body {{ font: 16px/1.45 sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
-  background: var(--paper); color: var(--ink) }}
-table {{ border-collapse: collapse; width: 100% }}
-th, td {{ text-align: left; vertical-align: top; padding: .35rem .6rem }}
-tr {{ border-bottom: 1px solid var(--line) }}
-caption {{ text-align: left; font-weight: bold; padding: .35rem .6rem }}
-small {{ color: var(--soft) }}
-h3 {{ font-size: 1rem; margin: 1.4rem 0 .3rem }}
+_PAGE = """caption {{ text-align: left; font-weight: bold; padding: .35rem .6rem }}
 .text {{ font: 15px/1.7 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere;
   unicode-bidi: isolate }}
 .text b, .legend b {{ font-weight: normal; border-radius: 2px }}
@@ -203,8 +193,6 @@ h3 {{ font-size: 1rem; margin: 1.4rem 0 .3rem }}
 .legend {{ display: grid; grid-template-columns: repeat(5, max-content); gap: .6rem 1.6rem }}
 .columns td:first-child {{ white-space: pre }}
 .columns {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(18rem, 1fr)); gap: 1rem }}
-svg {{ width: 100%; height: auto }} svg text {{ font-size: 12px; fill: var(--soft) }}
-rect {{ fill: var(--bar) }} line {{ stroke: var(--soft) }} .mark {{ stroke-dasharray: 4 3 }}
 {colours}
 </style>
 <h1>Evaluation of a model</h1>

@@ -56,6 +56,7 @@ class CorpusBatches(L.LightningDataModule):
         self.overfit: OverfitRows | None = None
         self._stream: Path | None = None  # the folder that its segments are in
         self._first, self._place = 0, Place()  # the segment that the stream begins with
+        self._wanted = -1  # the first segment that is still read
         self._open = contextlib.ExitStack()
         self._part_padding = part_padding(find_device(config.trainer.accelerator).kind)
         if config.overfit:
@@ -67,30 +68,22 @@ class CorpusBatches(L.LightningDataModule):
             return OneBatch(make_batch(self.data.train, self.overfit.rows))
         config = self.config
         assert config.data.batch_size is not None
+        shared: dict[str, Any] = {
+            "block_size": config.model.block_size,
+            "batch_size": config.data.batch_size,
+            "seed": config.seed,
+            "accumulate": config.trainer.accumulate_grad_batches,
+            "rank": rank,
+            "world_size": world_size,
+            "document_mask": config.data.document_mask,
+        }
+        train = self.data.train
         if self._stream is not None:
             return StreamBatches(
-                self._stream,
-                end_id=self.data.train.end_id,
-                dtype=self.data.train.tokens.dtype,
-                block_size=config.model.block_size,
-                batch_size=config.data.batch_size,
-                seed=config.seed,
-                accumulate=config.trainer.accumulate_grad_batches,
-                rank=rank,
-                world_size=world_size,
-                document_mask=config.data.document_mask,
+                self._stream, end_id=train.end_id, dtype=train.tokens.dtype, **shared
             )
         return TrainingBatches(
-            self.data.train,
-            block_size=config.model.block_size,
-            layout=config.data.layout,
-            batch_size=config.data.batch_size,
-            seed=config.seed,
-            accumulate=config.trainer.accumulate_grad_batches,
-            rank=rank,
-            world_size=world_size,
-            document_mask=config.data.document_mask,
-            part_padding=self._part_padding,
+            train, layout=config.data.layout, part_padding=self._part_padding, **shared
         )
 
     def train_dataloader(self) -> DataLoader[Batch]:
@@ -115,7 +108,9 @@ class CorpusBatches(L.LightningDataModule):
         if self._stream is not None and self.trainer and self.trainer.local_rank == 0:
             shape = self._stream_shape
             now = segment_of_step(self.trainer.global_step, *shape)
-            want(self._stream, now, keep=segments_of_group(*shape))
+            if now != self._wanted:
+                want(self._stream, now, keep=segments_of_group(*shape))
+                self._wanted = now
         return batch.to(device)
 
     # ---- a stream ----

@@ -23,7 +23,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return file_digest(file, kind)  # type: ignore[arg-type]
 
     monkeypatch.setattr(cache.hashlib, "file_digest", noted)
-    monkeypatch.setattr(cache, "_LARGE", 1)
+    monkeypatch.setattr(cache, "LARGE", 1)
     return names
 
 

@@ -9,14 +9,13 @@ from pathlib import Path
 from minigpt.config import DataConfig
 from minigpt.data.corpora.corpus import Part, Source
 from minigpt.data.corpora.files import (
-    LONGEST,
     check_encoding,
     file_sources,
     has_tabs,
+    no_such,
     read_lines,
 )
 from minigpt.errors import InputError
-from minigpt.settings import shortened
 
 #: The files of a folder that are read.
 SUFFIXES = (".csv", ".tsv")
@@ -38,11 +37,8 @@ def _documents(path: Path, encoding: str, field: str) -> Iterator[Part]:
     try:
         header = next(rows, list[str]())
         if field not in header:
-            there = shortened(", ".join(header) or "none", LONGEST)
             cells = "" if len(header) > 1 else "; commas divide cells, and tabs in a .tsv"
-            raise InputError(
-                f"{path}: no column {field!r}; data.field may be one of: {there}{cells}"
-            )
+            raise InputError(f"{path}: {no_such('column', field, header)}{cells}")
         if header.count(field) > 1:
             raise InputError(f"{path}: {header.count(field)} columns are called {field!r}")
         column = header.index(field)

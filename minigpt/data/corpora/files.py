@@ -17,6 +17,7 @@ from typing import BinaryIO, cast
 from minigpt.config import DataConfig
 from minigpt.data.corpora.corpus import Part, Source
 from minigpt.errors import InputError
+from minigpt.settings import shortened
 
 #: Bytes that are read, and characters of a long document that are handed on, at a time.
 CHUNK = 1 << 20
@@ -24,7 +25,7 @@ CHUNK = 1 << 20
 _LOOK_FOR_ZERO = 8000
 _PACKED = ".gz"
 #: Characters that are shown of the names of a file's columns.
-LONGEST = 200
+_LONGEST = 200
 _REMEDY = "data.encoding=… sets the encoding"
 #: What reading a damaged gzip file raises.
 DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
@@ -73,6 +74,12 @@ def _source(
     read_as = tuple(f"{path.suffix == _PACKED} {has_tabs(path)}" for path in files)
     shards = [partial(documents, path) for path in files]
     return Source(where, shards, files, (*form, *read_as), n_skipped)
+
+
+def no_such(what: str, name: str, there: Iterable[str]) -> str:
+    """That there is no field or column of a name, and which there are."""
+    listed = shortened(", ".join(there) or "none", _LONGEST)
+    return f"no {what} {name!r}; data.field may be one of: {listed}"
 
 
 def has_tabs(path: Path) -> bool:

@@ -1,7 +1,6 @@
 """The beginning of a corpus that is streamed: what stands for it before training reads it."""
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 
 from minigpt.config import DataConfig
@@ -40,7 +39,7 @@ def head_of(config: DataConfig, source: Source, held_out: Source | None) -> Corp
         )
     return Corpus(
         name=f"{config.corpus}-stream",
-        text=digest([_contents(train), _contents(validation)]),
+        text=digest([train, validation]),
         division=digest([config.max_documents, None if held_out else fraction]),
         train=lambda: map(Part, train),
         validation=lambda: map(Part, validation),
@@ -73,12 +72,3 @@ def _first(documents: Documents, most: int) -> Iterator[str]:
         read += len(text)
         if read >= most:
             return
-
-
-def _contents(texts: Sequence[str]) -> str:
-    hashed = hashlib.sha256()
-    for text in texts:
-        content = text.encode()
-        hashed.update(b"%d " % len(content))
-        hashed.update(content)
-    return hashed.hexdigest()

@@ -8,10 +8,9 @@ from typing import Any
 
 from minigpt.config import DataConfig
 from minigpt.data.corpora.corpus import Part, Source
-from minigpt.data.corpora.files import LONGEST
+from minigpt.data.corpora.files import no_such
 from minigpt.data.corpora.parquet import check_text
 from minigpt.errors import InputError
-from minigpt.settings import shortened
 
 #: Rows that are held at a time.
 _ROWS = 256
@@ -105,8 +104,7 @@ def _work_offline_if_unreachable() -> None:
 
 def _check_column(names: list[str], where: str, field: str) -> None:
     if field not in names:
-        there = shortened(", ".join(names) or "none", LONGEST)
-        raise InputError(f"{where}: no column {field!r}; data.field may be one of: {there}")
+        raise InputError(f"{where}: {no_such('column', field, names)}")
 
 
 def _documents(dataset: Any, where: str, field: str) -> Iterator[Part]:

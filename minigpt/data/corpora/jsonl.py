@@ -6,10 +6,9 @@ from pathlib import Path
 
 from minigpt.config import DataConfig
 from minigpt.data.corpora.corpus import Part, Source
-from minigpt.data.corpora.files import LONGEST, check_encoding, file_sources, read_lines
+from minigpt.data.corpora.files import check_encoding, file_sources, no_such, read_lines
 from minigpt.errors import InputError
 from minigpt.json_lines import json_object, json_text
-from minigpt.settings import shortened
 
 #: The files of a folder that are read.
 SUFFIXES = (".jsonl", ".ndjson")
@@ -39,6 +38,5 @@ def _field(line: str, field: str) -> str:
     """
     record = json_object(line)
     if field not in record:
-        there = shortened(", ".join(record) or "none", LONGEST)
-        raise ValueError(f"no field {field!r}; data.field may be one of: {there}")
+        raise ValueError(no_such("field", field, record))
     return "" if record[field] is None else json_text(record, field)

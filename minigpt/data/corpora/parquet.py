@@ -10,9 +10,8 @@ from typing import IO, Any
 
 from minigpt.config import DataConfig
 from minigpt.data.corpora.corpus import Part, Source
-from minigpt.data.corpora.files import DAMAGED, LONGEST, file_sources, open_bytes
+from minigpt.data.corpora.files import DAMAGED, file_sources, no_such, open_bytes
 from minigpt.errors import InputError
-from minigpt.settings import shortened
 
 #: The files of a folder that are read.
 SUFFIXES = (".parquet",)
@@ -53,8 +52,7 @@ def _cells(path: Path, file: IO[bytes], field: str) -> Iterator[Part]:
     table: Any = parquet.ParquetFile(file, memory_map=False)
     schema = table.schema_arrow
     if field not in schema.names:
-        there = shortened(", ".join(schema.names) or "none", LONGEST)
-        raise InputError(f"{path}: no column {field!r}; data.field may be one of: {there}")
+        raise InputError(f"{path}: {no_such('column', field, schema.names)}")
     check_text(f"{path}: the column {field!r}", schema.field(field).type)
     for batch in table.iter_batches(_ROWS, columns=[field], use_threads=False):
         for cell in batch.column(0).to_pylist():

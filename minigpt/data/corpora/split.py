@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from minigpt.config import DataConfig
-from minigpt.data.cache import digest, keep, recall
+from minigpt.data.cache import LARGE, digest, keep, recall
 from minigpt.data.corpora.corpus import Corpus, Documents, Part, Source, counted, whole
 from minigpt.errors import InputError
 from minigpt.progress import Count
@@ -45,7 +45,11 @@ def split_corpus(
     Raises `InputError` if a part would be empty.
     """
     fraction, limit = config.val_fraction, config.max_documents
-    texts = [each.identity(cache) for each in (source, held_out) if each]
+
+    def identities() -> list[str]:
+        return [each.identity(cache) for each in (source, held_out) if each]
+
+    texts = identities()
     by_text = config.corpus == "hub"
     found = _remembered(source, limit, fraction, texts[0], cache, by_text=by_text)
     held = _Scan()
@@ -59,7 +63,7 @@ def split_corpus(
     return Corpus(
         name=config.corpus,
         text=digest(texts),
-        text_now=lambda: digest([each.identity(cache) for each in (source, held_out) if each]),
+        text_now=lambda: digest(identities()),
         division=digest([limit, None if held_out else fraction]),
         train=parts[0],
         validation=parts[1],
@@ -119,7 +123,7 @@ def _remembered(
     if not found.n_documents:
         blank = counted(found.n_blank, "blank document")
         raise InputError(f"{source.where}: no text in it ({blank} and no other)")
-    if source.identity(cache) == identity:
+    if found.n_bytes >= LARGE and source.identity(cache) == identity:
         keep(cache, key, asdict(found), found.n_bytes)
     return found
 

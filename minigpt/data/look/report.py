@@ -10,7 +10,7 @@ from minigpt.data.look.found import Found
 from minigpt.data.look.shown_batch import MASKED, Cell, ShownRow, cells, row_words
 from minigpt.data.look.told import Facts, facts, figures, repeats, rows_of_a_step, vocabulary
 from minigpt.evaluate.coloured import END_SIGN
-from minigpt.histogram import histogram
+from minigpt.histogram import STYLE, histogram
 from minigpt.output import beginning_of_page
 
 #: Columns of the histogram; of so many documents the longest share one, where they are so many
@@ -36,11 +36,15 @@ def page(found: Found) -> str:
     rows = "".join(
         f"<tr><th>{_text(name)}<td>{train}<td>{held}" for name, train, held in figures(found)
     )
-    return beginning_of_page(TITLE) + _PAGE.format(
-        title=TITLE,
-        facts=_rows(facts(found)),
-        figures=f'<table class="numbers"><tr><th><td>training<td>validation{rows}</table>',
-        sections="".join(sections),
+    return (
+        beginning_of_page(TITLE)
+        + STYLE
+        + _PAGE.format(
+            title=TITLE,
+            facts=_rows(facts(found)),
+            figures=f'<table class="numbers"><tr><th><td>training<td>validation{rows}</table>',
+            sections="".join(sections),
+        )
     )
 
 
@@ -107,23 +111,9 @@ def _cell(cell: Cell) -> str:
     return f"<span{kind}><b>{_text(cell.reads)}</b><i>{_text(cell.predicts)}</i></span>"
 
 
-_PAGE = """<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<style>
-:root {{ --paper: #fff; --ink: #1a1a1a; --soft: #595959; --line: #ddd; --bar: #4477aa }}
-@media (prefers-color-scheme: dark) {{
-:root {{ --paper: #161616; --ink: #eee; --soft: #aaa; --line: #444; --bar: #77aadd }}
-}}
-body {{ font: 16px/1.45 sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
-  background: var(--paper); color: var(--ink) }}
-table {{ border-collapse: collapse; width: 100% }}
-th, td {{ text-align: left; vertical-align: top; padding: .35rem .6rem }}
-th {{ white-space: pre; width: 8rem }}
+_PAGE = """th {{ white-space: pre; width: 8rem }}
 td {{ overflow-wrap: anywhere }}
-tr {{ border-bottom: 1px solid var(--line) }}
 .numbers {{ width: auto }} .numbers td {{ text-align: right; padding-left: 2rem }}
-small {{ color: var(--soft) }}
-h3 {{ font-size: 1rem; margin: 1.4rem 0 .3rem }}
 .row {{ font: 14px/1.4 ui-monospace, monospace; display: flex; flex-wrap: wrap; row-gap: .5rem }}
 .row span {{ border-left: 1px solid var(--line); padding: 0 1px }}
 .row b, .row i {{ display: block; font: inherit; white-space: pre; min-width: .6em;
@@ -132,8 +122,6 @@ h3 {{ font-size: 1rem; margin: 1.4rem 0 .3rem }}
 .row .wall {{ border-left: 4px double var(--ink) }}
 .row .masked {{ background: repeating-linear-gradient(45deg, transparent 0 4px, var(--line) 4px
   5px) }}
-svg {{ width: 100%; height: auto }} svg text {{ font-size: 12px; fill: var(--soft) }}
-rect {{ fill: var(--bar) }} line {{ stroke: var(--soft) }} .mark {{ stroke-dasharray: 4 3 }}
 </style>
 <h1>{title}</h1>
 <table>{facts}</table>
